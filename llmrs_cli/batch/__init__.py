@@ -1,0 +1,1 @@
+"""Batch jobs: records in and out, and the run between them."""

@@ -1,0 +1,1 @@
+"""The conversation of a REPL: session, commands, rendering."""

@@ -1,0 +1,1 @@
+"""One command a file; the only room that reads arguments and sets exit codes."""

@@ -1,0 +1,1 @@
+"""One contract, several implementations; 'reference' is the definition."""

@@ -1,0 +1,232 @@
+"""The contract of a backend: which ops it supplies, with shapes and dtypes.
+
+Letters: T tokens in this step, S sequences, R rows that need logits, C hidden, F feed-forward, Hq and
+Hkv query and key heads, D head size, V vocabulary, NB blocks, BS block size, P rotary positions.
+
+Two levels. *Primitive ops* are pure, one formula each; `reference` is their definition. *Fused ops* are
+what the decoder calls; this class composes each from primitives, so a new backend works at once and a
+fast one overrides them one at a time, each under test against the composition here.
+
+Rules: an op reads only its arguments; what it changes is named (`store_kv`: the KV layer; `project_add`:
+its hidden state; `Rows.*` and `sample`: the row state); an op that cannot serve its arguments raises
+UnsupportedOp and never falls back by itself. This module holds no NumPy code and no device code.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from llmrs_cli.engine.arrays import Array, Draws, RowSampling, StepArrays, StepBatch
+from llmrs_cli.engine.backends.handles import (
+    Geometry,
+    KvLayer,
+    LayerWeights,
+    Linear,
+    RopeTable,
+    Vector,
+)
+from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.errors import EngineFault
+
+
+class UnsupportedOp(EngineFault):
+    """A backend has no kernel for these arguments: names the op, its shape and dtype."""
+
+    def __init__(self, op: str, shape: tuple[int, ...], dtype: str) -> None:
+        super().__init__(f"No kernel for {op} of shape {shape} in {dtype}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """The residual stream of one step; a backend may subclass it to carry what its fusions need."""
+
+    residual: Array
+    """(T, C) float32, changed in place by `project_add`"""
+
+
+@dataclass(frozen=True, slots=True)
+class RowLimits:
+    """How much row state to hold."""
+
+    rows: int
+    """Sequences that can run at once."""
+    context: int
+    """Tokens of the longest row, prompt and answer."""
+    vocab: int
+
+
+class Rows(ABC):
+    """State that lives where the backend computes, one row per running sequence.
+
+    Edits take effect in the order of the calls, at the next `begin`.
+    """
+
+    @abstractmethod
+    def start(self, row: int, tokens: Sequence[int], sampling: RowSampling) -> None:
+        """A sequence takes `row`: its known tokens and its sampling state; the block table is empty."""
+
+    @abstractmethod
+    def grant(self, row: int, first: int, blocks: Sequence[int]) -> None:
+        """Write `blocks` into the row's block table from entry `first` on."""
+
+    @abstractmethod
+    def begin(self, batch: StepBatch) -> StepArrays:
+        """Stage one step: gather its ids and expand its index arrays."""
+
+
+class Backend(ABC):
+    """One way to compute. Built complete by `registry.open_backend`; not shared between threads."""
+
+    name: ClassVar[str]
+    block_size: ClassVar[int]
+    """Tokens per KV block."""
+    lookahead: ClassVar[int] = 0
+    """Steps launched before the oldest one's tokens are read: 0 or 1."""
+
+    # -- loading ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+        """Stack `parts` (all of K columns) along N and reorder them for this backend's kernels.
+
+        `bias` has one entry per part; None stands for zeros. `name` appears in messages only.
+        """
+
+    @abstractmethod
+    def prepare_vector(self, values: Dense) -> Vector:
+        """(N,) → float32 in the backend's memory."""
+
+    @abstractmethod
+    def prepare_rope(self, cos: Array, sin: Array) -> RopeTable:
+        """Two (P, D/2) float32 NumPy arrays → the backend's table."""
+
+    @abstractmethod
+    def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
+        """Storage for `blocks` blocks of `block_size` tokens in each of `layers` layers."""
+
+    @abstractmethod
+    def kv_bytes(self, layers: int, kv_heads: int, head_dim: int) -> int:
+        """Bytes that one block takes over all layers."""
+
+    @abstractmethod
+    def open_rows(self, limits: RowLimits) -> Rows:
+        """Row state for a new engine."""
+
+    @abstractmethod
+    def free_bytes(self) -> int:
+        """Memory that could still be taken, in bytes."""
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def run(self, key: Hashable, body: Callable[[], None]) -> None:
+        """Call `body`; a backend with graphs may record it under `key` and replay it later."""
+        body()
+
+    def close(self) -> None:  # noqa: B027 (nothing to give back is a valid answer)
+        """Give back what the backend holds; it is not used afterwards."""
+
+    # -- primitive ops ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
+        """x / sqrt(mean(x²) + eps) · weight over the last axis: (…, C) → (…, C)."""
+
+    @abstractmethod
+    def linear(self, x: Array, weight: Linear) -> Array:
+        """(T, K) → (T, N): x · Wᵀ + bias."""
+
+    @abstractmethod
+    def rope(self, x: Array, positions: Array, table: RopeTable) -> Array:
+        """Rotate (T, H, D) by position: halves (a, b) → (a·cos - b·sin, b·cos + a·sin)."""
+
+    @abstractmethod
+    def store_kv(self, k: Array, v: Array, kv: KvLayer, slots: Array) -> None:
+        """Write (T, Hkv, D) keys and values to their slots. Changes `kv`."""
+
+    @abstractmethod
+    def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
+        """Causal attention over paged keys: (T, Hq, D) → (T, Hq·D).
+
+        Query i of a sequence with n queries and context c sees keys 0 … c - n + i (and only the last
+        `window` of them, if there is one). Query head h reads key head h · Hkv // Hq.
+        """
+
+    @abstractmethod
+    def silu_mul(self, gate_up: Array) -> Array:
+        """(T, 2F) → (T, F): gate · sigmoid(gate) · up."""
+
+    @abstractmethod
+    def split_heads(self, qkv: Array, geometry: Geometry) -> tuple[Array, Array, Array]:
+        """(T, (Hq + 2·Hkv)·D) → q (T, Hq, D), k and v (T, Hkv, D); views where possible."""
+
+    @abstractmethod
+    def add_into(self, residual: Array, x: Array) -> None:
+        """residual += x. Changes `residual`."""
+
+    @abstractmethod
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        """(T, C), (R,) → (R, C)."""
+
+    @abstractmethod
+    def embed_ids(self, table: Linear, ids: Array) -> Array:
+        """(T,) → (T, C) float32 rows of the table."""
+
+    # -- fused ops: what the decoder calls ------------------------------------------------------------
+
+    def embed(self, table: Linear, step: StepArrays) -> Hidden:
+        """The residual stream of the step's tokens."""
+        return Hidden(self.embed_ids(table, step.ids))
+
+    def norm_qkv_rope_store(
+        self, hidden: Hidden, layer: LayerWeights, kv: KvLayer, rope: RopeTable, step: StepArrays
+    ) -> Array:
+        """Norm, qkv projection, optional per-head norms, rotation; stores k and v, returns q (T, Hq, D)."""
+        geometry = layer.geometry
+        normed = self.rms_norm(hidden.residual, layer.attention_norm, geometry.eps)
+        q, k, v = self.split_heads(self.linear(normed, layer.qkv), geometry)
+        if layer.q_norm is not None:
+            q = self.rms_norm(q, layer.q_norm, geometry.eps)
+        if layer.k_norm is not None:
+            k = self.rms_norm(k, layer.k_norm, geometry.eps)
+        k = self.rope(k, step.positions, rope)
+        self.store_kv(k, v, kv, step.slots)
+        return self.rope(q, step.positions, rope)
+
+    def attend(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
+        """Paged causal attention over any mix of chunk lengths: (T, Hq, D) → (T, Hq·D)."""
+        return self.attention(q, kv, step, geometry)
+
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
+        """Residual += linear(x). Changes `hidden`."""
+        self.add_into(hidden.residual, self.linear(x, weight))
+
+    def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Array:
+        """Norm, gate and up projections, SiLU·mul: → (T, F)."""
+        normed = self.rms_norm(hidden.residual, layer.mlp_norm, layer.geometry.eps)
+        return self.silu_mul(self.linear(normed, layer.gate_up))
+
+    def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
+        """Logits of the chosen tokens: (R,) indices into T → (R, V) float32."""
+        rows = self.take_rows(hidden.residual, tokens)
+        return self.linear(self.rms_norm(rows, norm, eps), head)
+
+    # -- choosing tokens ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def sample(self, logits: Array, rows: Rows, step: StepArrays, mask: Array | None) -> Any:
+        """Draw one token per row of (R, V) logits and append it to its row; returns a handle for `fetch`.
+
+        A function of (logits, the row's sampling state, seed, position, choice): never of the batch.
+        `mask`, if given, is (R, ceil(V/32)) uint32, bit set = allowed (grammars). Changes `rows`.
+        """
+
+    @abstractmethod
+    def fetch(self, drawn: Any) -> Draws:
+        """Wait for a `sample` or `score` handle and bring it to the host."""
+
+    @abstractmethod
+    def score(self, logits: Array, targets: Array, alternatives: int) -> Any:
+        """Log-softmax of (P, V) logits at `targets` (P,), with the best `alternatives`; for `fetch`."""

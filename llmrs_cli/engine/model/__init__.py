@@ -1,0 +1,1 @@
+"""The model's maths, once: spec, tensor names, rotary tables, decoder."""

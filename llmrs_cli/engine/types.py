@@ -1,0 +1,150 @@
+"""What goes into the engine and what comes out: plain values of token ids, no text and no arrays.
+
+A `Request` names one sequence to generate. Several choices for one prompt (`n`) are several requests
+that differ in `choice`; the prefix cache makes them share the prompt. `check_params` is the one place
+where sampling parameters are validated, for the command line, batch rows and the server alike.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+from llmrs_cli.errors import RequestError
+
+MAX_LOGPROBS = 20
+"""Alternatives that can be reported per token."""
+MAX_BIAS_ENTRIES = 1024
+BIAS_LIMIT = 100.0
+MAX_TEMPERATURE = 2.0
+MAX_SEED = 2**64
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. A stop string is found by the text layer, which then aborts."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is drawn and when the sequence ends.
+
+    Neutral values switch a rule off: temperature 0 is greedy, top_k 0 and top_p 1.0 keep everything,
+    min_p 0.0, penalties 0.0 (repetition 1.0). Order of application: repetition penalty, presence and
+    frequency penalties, logit bias, grammar mask, temperature, min-p, top-k, top-p.
+    """
+
+    max_tokens: int
+    """Tokens to generate at most, the end token included."""
+    min_tokens: int = 0
+    """No end or stop id may be drawn before this many tokens."""
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    """CTRL rule over prompt and answer: positive logits divided, negative ones multiplied."""
+    presence_penalty: float = 0.0
+    """Subtracted once from the logit of each id that the answer already holds."""
+    frequency_penalty: float = 0.0
+    """Subtracted from the logit of an id, times its count in the answer."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+    """Key of the request's random stream; the caller draws one where the user gave none."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids that end the sequence: the model's end tokens and what the user added."""
+    ignore_eos: bool = False
+    """Run to max_tokens whatever is drawn."""
+    logprobs: int | None = None
+    """Report log-probabilities of the chosen token and of this many alternatives (0…20)."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first."""
+
+
+def check_params(params: SamplingParams, vocab: int) -> None:
+    """Raise RequestError naming the field if `params` cannot be used with `vocab` ids."""
+
+    def refuse(param: str, rule: str, value: object) -> None:
+        raise RequestError(f"{param} must be {rule}, not {value}.", param=param)
+
+    def in_range(param: str, low: float, high: float, rule: str) -> None:
+        value = getattr(params, param)
+        if not (math.isfinite(value) and low <= value <= high):
+            refuse(param, rule, value)
+
+    if params.max_tokens < 1:
+        refuse("max_tokens", "at least 1", params.max_tokens)
+    if not 0 <= params.min_tokens <= params.max_tokens:
+        refuse("min_tokens", "between 0 and max_tokens", params.min_tokens)
+    in_range("temperature", 0.0, MAX_TEMPERATURE, f"between 0 and {MAX_TEMPERATURE:g}")
+    if params.top_k < 0:
+        refuse("top_k", "0 (off) or more", params.top_k)
+    in_range("top_p", 0.0, 1.0, "between 0 and 1")
+    in_range("min_p", 0.0, 1.0, "between 0 and 1")
+    if not (math.isfinite(params.repetition_penalty) and params.repetition_penalty > 0):
+        refuse("repetition_penalty", "a positive number", params.repetition_penalty)
+    in_range("presence_penalty", -2.0, 2.0, "between -2 and 2")
+    in_range("frequency_penalty", -2.0, 2.0, "between -2 and 2")
+    if not 0 <= params.seed < MAX_SEED:
+        refuse("seed", "an integer from 0 to 2^64 - 1", params.seed)
+    if len(params.logit_bias) > MAX_BIAS_ENTRIES:
+        refuse("logit_bias", f"at most {MAX_BIAS_ENTRIES} entries", len(params.logit_bias))
+    for token, bias in params.logit_bias:
+        if not 0 <= token < vocab:
+            refuse("logit_bias", f"keyed by token ids from 0 to {vocab - 1}", token)
+        if not (math.isfinite(bias) and abs(bias) <= BIAS_LIMIT):
+            refuse("logit_bias", f"between -{BIAS_LIMIT:g} and {BIAS_LIMIT:g}", bias)
+    for token in params.stop_ids:
+        if not 0 <= token < vocab:
+            refuse("stop_token_ids", f"token ids from 0 to {vocab - 1}", token)
+    for param in ("logprobs", "prompt_logprobs"):
+        count = getattr(params, param)
+        if count is not None and not 0 <= count <= MAX_LOGPROBS:
+            refuse(param, f"between 0 and {MAX_LOGPROBS}", count)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One sequence to generate."""
+
+    id: str
+    prompt_ids: tuple[int, ...]
+    params: SamplingParams
+    choice: int = 0
+    """Which of several answers to the same prompt this is; part of the random stream's counter."""
+    salt: str = ""
+    """Requests share cached prefixes only under an equal salt."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log-softmax of the raw logits: the token itself, then the best alternatives, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What one step produced for one request; the last one has a finish reason.
+
+    `tokens` may be empty (an abort, an error). The end token that finished the sequence is included.
+    """
+
+    request_id: str
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One per token, if the request asked for log-probabilities."""
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    """One per prompt token, None for the first; given once, with the first generated token."""
+    cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
+    finish: FinishReason | None = None
+    error: str | None = None
+    """One sentence, with finish ERROR only."""

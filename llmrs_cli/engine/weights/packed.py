@@ -1,0 +1,119 @@
+"""Canonical forms of a weight: what every checkpoint format becomes and every backend starts from.
+
+A linear layer computes y = x · Wᵀ (+ bias) with W of shape (N, K): N outputs, K inputs, K contiguous.
+G is the group size along K, K/G the number of groups (the last one may be short). Backends reorder
+these as they like (`Backend.prepare_linear`); nothing here knows of kernels.
+
+Byte order of 4-bit codes: byte j of a row holds column 2j in its low nibble and 2j + 1 in its high one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Dtype = Literal["float32", "float16", "bfloat16"]
+
+
+def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """Widen bfloat16 bit patterns; exact, same shape."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def f32_to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Round to bfloat16 bit patterns, to nearest even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    quiet = (bits >> 16) | 0x0040
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A plain matrix or vector in its stored precision."""
+
+    data: NDArray[np.float32] | NDArray[np.float16] | NDArray[np.uint16]
+    """(N, K) or (N,); uint16 holds bfloat16 bit patterns"""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> Dtype:
+        return {"f": "float32", "e": "float16", "H": "bfloat16"}[self.data.dtype.char]  # type: ignore[return-value]
+
+    def dequantise(self) -> NDArray[np.float32]:
+        """float32 values, exact."""
+        if self.data.dtype == np.uint16:
+            return bf16_to_f32(self.data)  # type: ignore[arg-type]
+        return self.data.astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Packed4:
+    """Unsigned 4-bit codes q with a scale s per group and row, and one of two kinds of zero.
+
+    `zeros` z (uint8, 0…16):   w = (q - z) · s        AWQ, GPTQ, compressed-tensors, GGUF Q4_0
+    `offsets` m (float):       w = q · s + m          GGUF Q4_1
+    """
+
+    codes: NDArray[np.uint8]
+    """(N, ceil(K/2))"""
+    scales: NDArray[np.float32] | NDArray[np.float16]
+    """(N, ceil(K/G)), in the checkpoint's own precision"""
+    zeros: NDArray[np.uint8] | None
+    """(N, ceil(K/G)), or None if there are offsets"""
+    offsets: NDArray[np.float32] | NDArray[np.float16] | None
+    """(N, ceil(K/G)), or None if there are zeros"""
+    group: int
+    columns: int
+    """K"""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.columns
+
+    def unpack(self) -> NDArray[np.uint8]:
+        """The codes, one a byte: (N, K)."""
+        n, k = self.shape
+        wide = np.empty((n, self.codes.shape[1] * 2), np.uint8)
+        wide[:, 0::2] = self.codes & 15
+        wide[:, 1::2] = self.codes >> 4
+        return wide[:, :k]
+
+    def dequantise(self) -> NDArray[np.float32]:
+        """float32 values (N, K): products in float32, as every kernel that keeps codes exact."""
+        k, g = self.columns, self.group
+        q = self.unpack().astype(np.float32)
+        scale = np.repeat(self.scales.astype(np.float32), g, axis=1)[:, :k]
+        if self.zeros is not None:
+            return (q - np.repeat(self.zeros.astype(np.float32), g, axis=1)[:, :k]) * scale
+        assert self.offsets is not None
+        return q * scale + np.repeat(self.offsets.astype(np.float32), g, axis=1)[:, :k]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed8:
+    """Signed 8-bit codes with a scale per group of G columns: w = q · s (GGUF Q8_0: G = 32)."""
+
+    codes: NDArray[np.int8]
+    """(N, K)"""
+    scales: NDArray[np.float32] | NDArray[np.float16]
+    """(N, ceil(K/G))"""
+    group: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape  # type: ignore[return-value]
+
+    def dequantise(self) -> NDArray[np.float32]:
+        """float32 values (N, K)."""
+        scale = np.repeat(self.scales.astype(np.float32), self.group, axis=1)
+        return self.codes.astype(np.float32) * scale[:, : self.codes.shape[1]]
+
+
+Weight = Dense | Packed4 | Packed8

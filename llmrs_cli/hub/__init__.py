@@ -1,0 +1,1 @@
+"""Where models come from: names, downloads, files on disk."""

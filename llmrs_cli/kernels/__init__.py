@@ -1,0 +1,1 @@
+"""Device and SIMD kernels with their launchers; no engine logic."""

@@ -1,0 +1,1 @@
+"""Text to ids and back: tokenizer, template, stream, and the TextEngine over them."""

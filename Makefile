@@ -1,0 +1,62 @@
+# The words of the README. Each makes its own virtual environment if there is none.
+#
+#   make chat      install, ask a real model one question; on a terminal, go on chatting
+#   make test      run the tests
+#   make check     lint, format, types, generated documents
+#   make docs      write man pages and the generated parts of README
+#   make bench     measure this machine; JSON goes to benchmarks/
+#   make test-gpu  run the tests that need an NVIDIA GPU
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+MODEL ?= smollm2-135m
+QUESTION := What is the capital of France?
+
+.PHONY: chat test check docs bench test-gpu
+.DEFAULT_GOAL := chat
+
+chat: $(VENV)/core.stamp
+	@echo "> $(QUESTION)"
+	@$(BIN)/llmrs chat $(MODEL) -p "$(QUESTION)" --temperature 0 --no-stdin
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/llmrs chat $(MODEL); fi
+
+test: $(VENV)/test.stamp
+	$(BIN)/python -m tests.fetch
+	$(BIN)/python -m pytest tests -m "not gpu"
+
+check: $(VENV)/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: $(VENV)/test.stamp
+	$(BIN)/python -m tests.docs
+
+bench: $(VENV)/test.stamp
+	$(BIN)/llmrs bench $(MODEL)
+
+test-gpu: $(VENV)/test.stamp
+	$(BIN)/python -m pytest tests -m gpu
+
+# -- set-up ---------------------------------------------------------------------------------------
+
+$(VENV)/core.stamp: pyproject.toml | $(BIN)/python
+	@echo "Installing llmrs into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/test.stamp: pyproject.toml | $(BIN)/python
+	@echo "Installing llmrs and its test tools into $(VENV) ..." >&2
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/core.stamp
+
+# The first interpreter that runs and is of a supported version wins; PYTHON=... overrides the search.
+$(BIN)/python:
+	@python=; for p in $(PYTHON) python3 python3.13 python3.12 python3.11; do \
+	  if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; \
+	  then python=$$p; break; fi; done; \
+	if [ -z "$$python" ]; then \
+	  echo "llmrs needs Python 3.11, 3.12 or 3.13: install one and run 'make PYTHON=python3.12'." >&2; exit 1; fi; \
+	if ! $$python -c 'import venv, ensurepip' 2>/dev/null; then \
+	  echo "$$python has no venv module: install it first (on Debian and Ubuntu: apt install python3-venv)." >&2; exit 1; fi; \
+	$$python -m venv $(VENV)

@@ -1,0 +1,139 @@
+"""The command `llmrs`: finds a command when it is asked for, and ends every run with the right status.
+
+Nothing but Click and the standard library is imported until a command is chosen. This is the one place
+where an exception becomes text and an exit status (`cli.faults` says which).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from difflib import get_close_matches
+from types import FrameType
+from typing import Any, NoReturn
+
+import click
+
+from llmrs_cli import __version__
+from llmrs_cli.cli.control import clean
+from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
+from llmrs_cli.errors import EngineFault, ExitCode, UsageError
+
+COMMANDS: dict[str, str] = {}
+"""Command name → module under `llmrs_cli.cli` that holds it as `command`."""
+
+ALIASES = {"run-batch": "batch"}
+"""Names that other tools use; they work and are not listed."""
+
+
+class Root(click.Group):
+    """A group whose commands are imported on first use and whose errors are sentences."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
+        if module is None:
+            return None
+        command = importlib.import_module(f"llmrs_cli.cli.{module}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
+            guess = f"Did you mean 'llmrs {near[0]}'?" if near else "'llmrs --help' lists the commands."
+            raise UsageError(f"There is no command {name!r}.", hint=guess)
+        return super().resolve_command(ctx, args)
+
+    def main(  # type: ignore[override]  # this one always exits, whatever Click's modes
+        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
+    ) -> NoReturn:
+        """Run the command line `args` and exit; `CliRunner` comes in here too."""
+        arguments = list(sys.argv[1:] if args is None else args) or ["--help"]
+        try:
+            with self.make_context(prog_name or "llmrs", arguments, **extra) as ctx:
+                status = self.invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except SystemExit:
+            raise
+        except BaseException as error:
+            fault = explain(error)
+            _print_fault(fault, error)
+            sys.exit(int(fault.exit_code))
+        sys.exit(int(status) if isinstance(status, int) else int(ExitCode.OK))
+
+
+def _print_fault(fault: Fault, error: BaseException) -> None:
+    """Write the fault to stderr; a stderr that cannot be written changes nothing."""
+    if sys.stderr is None:
+        return
+    lines = [] if fault.message is None else [f"llmrs: {clean(fault.message)}"]
+    if fault.message is not None and fault.hint is not None:
+        lines.append(f"       {clean(fault.hint)}")
+    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") and _worth_a_traceback(error):
+        lines += "".join(traceback.format_exception(error)).splitlines()
+    if fault.exit_code == ExitCode.INTERRUPTED and sys.stderr.isatty():
+        lines.insert(0, "")  # ends the line on which the terminal echoed ^C
+    try:
+        for line in lines:
+            print(line, file=sys.stderr)
+        sys.stderr.flush()
+    except OSError:
+        pass
+
+
+def _worth_a_traceback(error: BaseException) -> bool:
+    return isinstance(error, EngineFault) or not isinstance(error, (UsageError, click.exceptions.Exit))
+
+
+@click.group(
+    cls=Root,
+    context_settings={"auto_envvar_prefix": "LLMRS", "help_option_names": ["-h", "--help"]},
+    epilog="Answers and data go to stdout; progress, thinking and notices to stderr.",
+)
+@click.version_option(__version__, "-V", "--version", message="llmrs %(version)s")
+def root() -> None:
+    """Run language models on this machine.
+
+    \b
+      llmrs chat                              talk to a model
+      llmrs chat qwen2.5-3b -p "Why is the sky blue?"
+      llmrs batch prompts.jsonl -o answers.jsonl
+      llmrs doctor                            what was found here, and what is missing
+    """
+
+
+def main() -> NoReturn:
+    """Entry point of the process: `root.main` with signals and standard streams in order."""
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            # Text is UTF-8 whatever the locale says; a lone surrogate must not end the program.
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        root.main(prog_name="llmrs")
+    finally:
+        _settle_stdout()
+
+
+def _on_sigterm(signum: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _settle_stdout() -> None:
+    """Point stdout at nothing if it can no longer be written, so that the interpreter ends in silence."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

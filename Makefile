@@ -30,7 +30,7 @@ check: $(VENV)/test.stamp
 	$(BIN)/mypy
 
 docs: $(VENV)/test.stamp
-	$(BIN)/python -m tests.docs
+	$(BIN)/python -m llmrs_cli.cli.manpage man
 
 bench: $(VENV)/test.stamp
 	$(BIN)/llmrs bench $(MODEL)

@@ -1,0 +1,203 @@
+"""Groups of options that arrive in a command as one frozen value each.
+
+    @model_options      MODEL or -m, --device, --ctx, --rows, --offline, --revision   →  model: ModelOptions
+    @sampling_options   how an answer is drawn                                        →  sampling: Sampling
+    @quiet_option       -q                                                            →  quiet: bool
+
+The root command's `auto_envvar_prefix` gives each of them a variable LLMRS_<COMMAND>_<FLAG>. Values are
+checked here as far as they can be without a model, so that messages name the flag.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from llmrs_cli.cli.parameters import AliasedOption, FiniteRange, bias, device, some_text, tokens
+from llmrs_cli.engine.types import BIAS_LIMIT, MAX_LOGPROBS, MAX_SEED, MAX_TEMPERATURE
+from llmrs_cli.errors import UsageError
+
+Function = Callable[..., Any]
+Decorator = Callable[[Function], Function]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """Which model, where, and how much of it."""
+
+    model: str | None
+    """As typed; None: the default model."""
+    device: str | None
+    """auto, cuda, cuda:N, cpu or reference; None: what the settings say"""
+    ctx: int | None
+    """Tokens of prompt and answer; None: what the model and the memory allow."""
+    rows: int | None
+    """Sequences that run at once; None: what the command and the backend find good."""
+    offline: bool
+    revision: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What the command line says about drawing tokens; None: not said, so the model's own value holds."""
+
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    repeat_penalty: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    seed: int | None
+    max_tokens: int | None
+    min_tokens: int | None
+    stop: tuple[str, ...]
+    stop_token_id: tuple[int, ...]
+    logit_bias: tuple[tuple[int, float], ...]
+    ignore_eos: bool
+    logprobs: int | None
+
+    def given(self) -> dict[str, Any]:
+        """What was said, by the names of the request fields (`repetition_penalty`, `stop_token_ids`)."""
+        renamed = {"repeat_penalty": "repetition_penalty", "stop_token_id": "stop_token_ids"}
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return {renamed.get(name, name): value for name, value in values if value not in (None, (), False)}
+
+
+def model_options(*, positional: bool = True, required: bool = False) -> Decorator:
+    """Adds the model group; the command takes it as `model: ModelOptions`.
+
+    `positional`: the model may be the command's first argument; `required`: it must be named.
+    """
+    parameters = [
+        click.option(
+            "-m", "--model", "model", metavar="MODEL", help="Alias, owner/repo, folder or .gguf file."
+        ),
+        click.option("--device", type=device, metavar="DEVICE", help="auto, cuda, cuda:N, cpu or reference."),
+        click.option(
+            "--ctx",
+            "ctx",
+            cls=AliasedOption,
+            aliases=("--ctx-size", "--context-length", "--num-ctx", "--max-model-len"),
+            type=tokens,
+            metavar="N",
+            help="Tokens of prompt and answer, such as 4096 or 8k (= 8192). Default: what fits.",
+        ),
+        click.option("--rows", type=click.IntRange(1, 4096), help="Sequences that run at once."),
+        click.option("--offline", is_flag=True, help="Use only what is on this machine."),
+        click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hub repository."),
+    ]
+    if positional:
+        parameters.insert(
+            0, click.argument("positional_model", metavar="MODEL" if required else "[MODEL]", required=False)
+        )
+
+    def decorate(function: Function) -> Function:
+        @functools.wraps(function)
+        def with_model(**values: Any) -> Any:
+            chosen = _choose_model(values.pop("positional_model", None), values.pop("model"), required)
+            rest = {name: values.pop(name) for name in ("device", "ctx", "rows", "offline", "revision")}
+            return function(model=ModelOptions(chosen, **rest), **values)
+
+        return _apply(parameters, with_model)
+
+    return decorate
+
+
+def _choose_model(positional: str | None, named: str | None, required: bool) -> str | None:
+    if positional is not None and named is not None:
+        raise UsageError(f"Two models are named, {positional!r} and {named!r}.", hint="Name one of them.")
+    chosen = positional if positional is not None else named
+    if chosen is None and required:
+        raise UsageError("No model is named.", hint="Name one, such as smollm2-135m.")
+    if chosen is not None and not chosen.strip():
+        raise UsageError("The name of the model is empty.", hint="Name one, such as smollm2-135m.")
+    return chosen
+
+
+def sampling_options(function: Function) -> Function:
+    """Adds every flag of drawing tokens; the command takes them as `sampling: Sampling`."""
+
+    @functools.wraps(function)
+    def with_sampling(**values: Any) -> Any:
+        group = Sampling(**{field.name: values.pop(field.name) for field in fields(Sampling)})
+        return function(sampling=group, **values)
+
+    return _apply(_SAMPLING, with_sampling)
+
+
+def quiet_option(function: Function) -> Function:
+    """Adds -q; the command takes it as `quiet: bool`."""
+    return click.option("-q", "--quiet", is_flag=True, help="No notices, progress or figures on stderr.")(
+        function
+    )
+
+
+def _apply(parameters: Sequence[Callable[[Any], Any]], function: Function) -> Function:
+    for parameter in reversed(parameters):
+        function = parameter(function)
+    return function
+
+
+_PENALTY = FiniteRange(-2.0, 2.0)
+_SHARE = FiniteRange(0.0, 1.0)
+_SAMPLING: list[Decorator] = [
+    click.option(
+        "-t",
+        "--temperature",
+        cls=AliasedOption,
+        aliases=("--temp",),
+        type=FiniteRange(0.0, MAX_TEMPERATURE),
+        help="0 takes the likeliest token. Default: the model's own, else 0.7.",
+    ),
+    click.option("--top-p", type=_SHARE, help="Keep the likeliest tokens that hold this share."),
+    click.option(
+        "--top-k", type=click.IntRange(0), help="Keep this many of the likeliest tokens; 0 keeps all."
+    ),
+    click.option("--min-p", type=_SHARE, help="Drop tokens below this share of the likeliest one."),
+    click.option(
+        "--repeat-penalty",
+        cls=AliasedOption,
+        aliases=("--repetition-penalty",),
+        type=FiniteRange(0.0, min_open=True),
+        help="Above 1, make tokens that were seen less likely.",
+    ),
+    click.option("--presence-penalty", type=_PENALTY, help="Subtracted once from tokens of the answer."),
+    click.option("--frequency-penalty", type=_PENALTY, help="Subtracted per use in the answer."),
+    click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Makes the draw repeatable."),
+    click.option(
+        "--max-tokens",
+        cls=AliasedOption,
+        aliases=("--num-predict", "--n-predict", "--max-new-tokens"),
+        type=click.IntRange(1),
+        help="Tokens of the answer at most.",
+    ),
+    click.option("--min-tokens", type=click.IntRange(0), help="Tokens of the answer at least."),
+    click.option(
+        "--stop",
+        type=some_text,
+        metavar="TEXT",
+        multiple=True,
+        help="End the answer before this text; repeatable.",
+    ),
+    click.option(
+        "--stop-token-id", type=click.IntRange(0), multiple=True, help="End at this token id; repeatable."
+    ),
+    click.option(
+        "--logit-bias",
+        type=bias,
+        multiple=True,
+        metavar="ID:BIAS",
+        help=f"Add to a token's logit, at most {BIAS_LIMIT:g} either way; repeatable.",
+    ),
+    click.option("--ignore-eos", is_flag=True, help="Do not end at the model's end token."),
+    click.option(
+        "--logprobs",
+        type=click.IntRange(0, MAX_LOGPROBS),
+        help=f"Report log-probabilities with this many alternatives (0 to {MAX_LOGPROBS}); where data is written.",
+    ),
+]

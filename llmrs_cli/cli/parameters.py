@@ -1,0 +1,80 @@
+"""Kinds of option values that Click does not have, and options with unlisted spellings.
+
+A converter is a function from what was typed to the value; it fails with one phrase, which Click puts
+behind the flag's name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from llmrs_cli.engine.types import BIAS_LIMIT
+
+
+class AliasedOption(click.Option):
+    """An option that also answers to names which other tools use; they are not listed in the help."""
+
+    def __init__(self, param_decls: Sequence[str], *, aliases: Sequence[str] = (), **attrs: Any) -> None:
+        name = max(param_decls, key=len).lstrip("-").replace("-", "_")
+        super().__init__([*param_decls, *aliases, name], **attrs)
+        self._listed = list(param_decls)
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        spellings, self.opts = self.opts, self._listed
+        try:
+            return super().get_help_record(ctx)
+        finally:
+            self.opts = spellings
+
+    def get_error_hint(self, ctx: click.Context | None, *args: Any, **kwargs: Any) -> str:
+        return " / ".join(f"'{name}'" for name in self._listed)
+
+
+class FiniteRange(click.FloatRange):
+    """A float range without NaN and infinities."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+def some_text(typed: str) -> str:
+    """Text of at least one character."""
+    if not typed:
+        raise click.BadParameter("it must not be empty.")
+    return typed
+
+
+def tokens(typed: str | int) -> int:
+    """A number of tokens; k and m count in 1,024 and its square."""
+    match = re.fullmatch(r"(\d{1,12})([km]?)", str(typed).strip().lower(), re.ASCII)
+    count = int(match[1]) << {"": 0, "k": 10, "m": 20}[match[2]] if match else 0
+    if count < 1:
+        raise click.BadParameter(f"{typed!r} is not a number of tokens such as 4096 or 8k.")
+    return count
+
+
+def device(typed: str) -> str:
+    """A place to compute."""
+    if not re.fullmatch(r"auto|cpu|reference|cuda(:\d{1,3})?", typed, re.ASCII):
+        raise click.BadParameter(f"{typed!r} is none of auto, cuda, cuda:N, cpu and reference.")
+    return typed
+
+
+def bias(typed: str) -> tuple[int, float]:
+    """A token id with what is added to its logit, written ID:BIAS."""
+    token, _, amount = typed.partition(":")
+    try:
+        pair = int(token), float(amount)
+    except ValueError:
+        raise click.BadParameter(f"{typed!r} is not a token id and a number, such as 42:-100.") from None
+    if pair[0] < 0 or not abs(pair[1]) <= BIAS_LIMIT:
+        raise click.BadParameter(f"{typed!r} is not an id and a bias of at most {BIAS_LIMIT:g} either way.")
+    return pair

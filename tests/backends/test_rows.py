@@ -141,4 +141,4 @@ def test_sampling_state_stays_with_its_row() -> None:
     first, second = greedy(prompt=1, seed=1), greedy(prompt=1, seed=2)
     state.start(0, [1], first)
     state.start(1, [1], second)
-    assert state.sampling[:2] == [first, second]
+    assert [state.sampling[0], state.sampling[1]] == [first, second]

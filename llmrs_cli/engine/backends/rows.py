@@ -29,7 +29,8 @@ class HostRows(Rows):
         width = -(-limits.context // block_size)
         self.tables: Ints = np.full((limits.rows, width), NO_BLOCK, np.int32)
         """(rows, blocks of the longest row)"""
-        self.sampling: list[RowSampling | None] = [None] * limits.rows
+        self.sampling: dict[int, RowSampling] = {}
+        """By row; a row that never started has none."""
 
     def start(self, row: int, tokens: Sequence[int], sampling: RowSampling) -> None:
         self.tokens[row, : len(tokens)] = tokens
@@ -71,4 +72,5 @@ def expand(starts: Ints, counts: Ints) -> Ints:
     """starts[i], starts[i] + 1, … (counts[i] of them) for each i, one after the other."""
     ends = np.cumsum(counts, dtype=np.int32)
     total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total, dtype=np.int32) + np.repeat(starts - (ends - counts), counts)
+    expanded: Ints = np.arange(total, dtype=np.int32) + np.repeat(starts - (ends - counts), counts)
+    return expanded

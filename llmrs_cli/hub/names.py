@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from llmrs_cli.errors import ModelError, UsageError
+from llmrs_cli.errors import ModelError, UsageError, quoted
 from llmrs_cli.hub.aliases import ALIASES, BUILT_IN, Alias
 
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,94}[A-Za-z0-9])?"
@@ -53,15 +53,12 @@ def parse_model(text: str) -> ModelName:
         if looks_like_path(text):
             raise _no_path(text)
     if any(character.isspace() for character in text):
-        raise UsageError(f"{shown(text)} is not a model name.", hint=f"For a prompt, type: -p {shown(text)}")
+        raise UsageError(
+            f"{quoted(text)} is not a model name.", hint=f"For a prompt, type: -p {quoted(text)}"
+        )
     if not text or len(text) > MAX_NAME or not text.isprintable():
-        raise UsageError(f"{shown(text)} is not a model name.", hint="'llmrs list' shows the names.")
+        raise UsageError(f"{quoted(text)} is not a model name.", hint="'llmrs list' shows the names.")
     return _alias(text) or _repo(text)
-
-
-def shown(text: str) -> str:
-    """`text` in quotes, control characters escaped, cut to what fits in a message."""
-    return repr(text if len(text) <= 80 else text[:79] + "…")
 
 
 def looks_like_path(text: str) -> bool:
@@ -93,7 +90,7 @@ def _existing(text: str) -> ModelName | None:
             if path.suffix.lower() == ".gguf":
                 return ModelName(text, "file", path)
             raise ModelError(
-                f"{shown(text)} is a file, but not a .gguf one.",
+                f"{quoted(text)} is a file, but not a .gguf one.",
                 hint="Name a .gguf file, or the folder that holds config.json and the safetensors files.",
             )
     except OSError:  # a name too long for the file system, or a folder that may not be searched
@@ -104,7 +101,7 @@ def _existing(text: str) -> ModelName | None:
 def _no_path(text: str) -> ModelError:
     kind = "file" if text.lower().endswith(".gguf") else "folder"
     return ModelError(
-        f"Model {kind} not found: {shown(text)}.",
+        f"Model {kind} not found: {quoted(text)}.",
         hint="Check the path; a name such as 'qwen2.5-3b' or 'owner/repo' is looked up on the Hub.",
     )
 
@@ -129,10 +126,10 @@ def _repo(text: str) -> ModelName:
         name, at, revision = text.partition("@")
         if at and (alias := _alias(name)) is not None and alias.repo is not None:
             return ModelName(text, "repo", repo=alias.repo, revision=_revision(revision), alias=alias.alias)
-        raise ModelError(f"There is no model {shown(text)}.", hint=suggestion(text))
+        raise ModelError(f"There is no model {quoted(text)}.", hint=suggestion(text))
     repo, file, revision = match.groups()
     if ".." in repo or "--" in repo:
-        raise ModelError(f"{shown(text)} is not a repository name.", hint=suggestion(text))
+        raise ModelError(f"{quoted(text)} is not a repository name.", hint=suggestion(text))
     return ModelName(text, "repo", repo=repo, file=file, revision=_revision(revision))
 
 
@@ -141,5 +138,5 @@ def _revision(text: str | None) -> str | None:
     if text is None:
         return None
     if not _REVISION.fullmatch(text) or ".." in text or "//" in text:
-        raise UsageError(f"{shown(text)} is not a revision.", hint="Name a branch, a tag or a commit.")
+        raise UsageError(f"{quoted(text)} is not a revision.", hint="Name a branch, a tag or a commit.")
     return text

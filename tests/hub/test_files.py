@@ -1,0 +1,120 @@
+"""Names from a listing and files that appear whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmrs_cli.errors import LlmrsError, ModelError
+from llmrs_cli.hub.files import disk_errors, no_clashes, safe_name, sha256_of, size_text, write_whole
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "model-00001-of-00004.safetensors", "a/b.json", "x [1] (2).txt", ".gitattributes"]
+)
+def test_ordinary_names_are_kept(name: str) -> None:
+    assert safe_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        ".",
+        "../x",
+        "a/../x",
+        "a//x",
+        "/abs",
+        "a/",
+        "..\\x",
+        "a\\b",
+        "C:x",
+        "C:\\x",
+        "\\\\host\\share",
+        "//host/share",
+        "nul",
+        "a/CON",
+        "com1.txt",
+        "a\0b",
+        "a\nb",
+        "a\x1b[0m",
+        "trailing.",
+        "trailing ",
+        "x" * 300,
+        "a:b",
+        "~/.ssh/id",
+        "e\u0301",
+        "a\u202eb",
+        "\ud800",
+    ],
+)
+def test_unsafe_names_are_refused_without_echoing_controls(name: str) -> None:
+    with pytest.raises(ModelError, match="unsafe name") as caught:
+        safe_name(name)
+    assert caught.value.message.isprintable()
+
+
+@given(st.text(max_size=30) | st.text(alphabet="ab./\\: ~-", max_size=12))
+def test_a_name_that_is_accepted_stays_inside_its_folder_on_every_system(name: str) -> None:
+    try:
+        safe_name(name)
+    except ModelError:
+        return
+    for kind in (PurePosixPath, PureWindowsPath):
+        path = kind("base") / name
+        assert not path.is_absolute() and path.drive == ""
+        assert path.parts[0] == "base" and ".." not in path.parts and len(path.parts) > 1
+
+
+def test_names_that_differ_in_case_only_are_refused() -> None:
+    no_clashes(["a", "b", "a"])
+    with pytest.raises(ModelError, match="same file on some systems"):
+        no_clashes(["config.json", "Config.json"])
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1000, "1.0 kB"),
+        (98_362_432, "98 MB"),
+        (6_171_000_000, "6.2 GB"),
+        (999_600, "1.0 MB"),
+        (10**13, "10 TB"),
+        (10**16, "10000 TB"),
+    ],
+)
+def test_sizes_read_well(count: int, text: str) -> None:
+    assert size_text(count) == text
+
+
+def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "ref"
+    write_whole(target, b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(LlmrsError, match="is full"), disk_errors(tmp_path, 3):
+        write_whole(target, b"new")
+    assert target.read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir()] == ["ref"]
+
+
+def test_other_disk_errors_name_the_folder_and_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(LlmrsError, match="Cannot write to .*: Is a directory"), disk_errors(tmp_path, 1):
+        raise OSError(errno.EISDIR, "Is a directory")
+
+
+def test_the_hash_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"abc")
+    assert sha256_of(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

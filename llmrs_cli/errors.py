@@ -17,7 +17,15 @@ exception it understands (OSError, a Hub error, a tokenizer error) raises one of
 
 from __future__ import annotations
 
+import reprlib
 from enum import IntEnum
+
+
+def quoted(value: object, limit: int = 60) -> str:
+    """A name or value from a file or a user as it may stand in a message: quoted, escaped, shortened."""
+    shortener = reprlib.Repr()
+    shortener.maxstring = shortener.maxother = shortener.maxlong = limit
+    return shortener.repr(value)
 
 
 class ExitCode(IntEnum):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,7 +48,7 @@ class Geometry:
     @property
     def scale(self) -> float:
         """Factor on q·k."""
-        return float(self.head_dim) ** -0.5
+        return math.pow(self.head_dim, -0.5)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ class Packed8:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.codes.shape  # type: ignore[return-value]
+        return self.codes.shape
 
     def dequantise(self) -> NDArray[np.float32]:
         """float32 values (N, K)."""

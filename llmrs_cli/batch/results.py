@@ -1,0 +1,148 @@
+"""One `Row` with its outcome becomes one output line: flat, or as OpenAI's batch API writes it.
+
+Both carry an error where readers look for it: OpenAI's in `response.body.error` and `status_code`, other
+tools' in the top-level `error`. A line holds no character at which any reader would split it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from llmrs_cli.batch.records import Row, Shape
+from llmrs_cli.errors import EngineFault, LlmrsError, RequestError
+
+OUR_KEYS = frozenset(
+    {"index", "text", "texts", "finish_reason", "finish_reasons", "token_ids", "logprobs", "usage", "error"}
+)
+"""Keys of a flat output line; a row's own key of that name gives way."""
+
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One answer to a row."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    """The end token included."""
+    finish_reason: str
+    logprobs: Any = None
+    """As they are to be written, or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All answers to a row, in the order of their choice number."""
+
+    choices: Sequence[Choice]
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def completion_tokens(self) -> int:
+        return sum(len(choice.token_ids) for choice in self.choices)
+
+    @property
+    def usage(self) -> dict[str, int]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+Outcome = Answer | LlmrsError
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How lines are written in one run."""
+
+    model: str
+    """Name in OpenAI's `model` field."""
+    created: int
+    """Unix time of the run, in seconds."""
+    token_ids: bool = False
+
+    def line(self, row: Row, outcome: Outcome) -> str:
+        """The output line of a row, without its end."""
+        return encode(self._flat(row, outcome) if row.shape is Shape.FLAT else self._response(row, outcome))
+
+    def _flat(self, row: Row, outcome: Outcome) -> dict[str, Any]:
+        extras = {key: value for key, value in row.extras.items() if key not in OUR_KEYS}
+        head = {"index": row.index, **row.ids}
+        if isinstance(outcome, LlmrsError):
+            empty = {"text": None, "finish_reason": None, "usage": None}
+            return {**head, **empty, "error": _error(row, outcome), **extras}
+        return {**head, **self._flat_choices(outcome), "usage": outcome.usage, "error": None, **extras}
+
+    def _flat_choices(self, answer: Answer) -> dict[str, Any]:
+        choices = answer.choices
+        columns: dict[str, list[Any]] = {
+            "text": [choice.text for choice in choices],
+            "finish_reason": [choice.finish_reason for choice in choices],
+        }
+        if self.token_ids:
+            columns["token_ids"] = [choice.token_ids for choice in choices]
+        if any(choice.logprobs is not None for choice in choices):
+            columns["logprobs"] = [choice.logprobs for choice in choices]
+        if len(choices) == 1:
+            return {name: values[0] for name, values in columns.items()}
+        plural = {"text": "texts", "finish_reason": "finish_reasons"}
+        return {plural.get(name, name): values for name, values in columns.items()}
+
+    def _response(self, row: Row, outcome: Outcome) -> dict[str, Any]:
+        number = blake2b(f"{self.created}:{row.index}".encode(), digest_size=12).hexdigest()
+        if isinstance(outcome, LlmrsError):
+            error = _error(row, outcome)
+            status = 500 if isinstance(outcome, EngineFault) else 400
+            kind = "server_error" if status == 500 else "invalid_request_error"
+            body: dict[str, Any] = {"error": {**error, "type": kind}}
+        else:
+            error, status, body = None, 200, self._completion(row, outcome, number)
+        response = {"status_code": status, "request_id": f"req_{number}", "body": body}
+        custom_id = row.ids.get("custom_id")
+        return {"id": f"batch_req_{number}", "custom_id": custom_id, "response": response, "error": error}
+
+    def _completion(self, row: Row, answer: Answer, number: str) -> dict[str, Any]:
+        chat = row.shape is Shape.CHAT
+        return {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{number}",
+            "object": row.shape.value,
+            "created": self.created,
+            "model": self.model,
+            "choices": [self._choice(i, choice, chat) for i, choice in enumerate(answer.choices)],
+            "usage": answer.usage,
+        }
+
+    def _choice(self, index: int, choice: Choice, chat: bool) -> dict[str, Any]:
+        said = {"message": {"role": "assistant", "content": choice.text}} if chat else {"text": choice.text}
+        ids = {"token_ids": choice.token_ids} if self.token_ids else {}
+        return {
+            "index": index,
+            **said,
+            "logprobs": choice.logprobs,
+            "finish_reason": choice.finish_reason,
+            **ids,
+        }
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """JSON on one line, also for readers that split at U+2028, U+0085 and their like.
+
+    Text stays readable; controls, separators, bidirectional marks and lone surrogates are escaped.
+    """
+    text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _error(row: Row, error: LlmrsError) -> dict[str, Any]:
+    code = error.code if isinstance(error, RequestError) else "engine_error"
+    param = error.param if isinstance(error, RequestError) else None
+    return {"code": code, "message": str(error), "param": param, "line": row.line}

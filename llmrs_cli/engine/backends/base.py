@@ -17,7 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from llmrs_cli.engine.arrays import Array, Draws, RowSampling, StepArrays, StepBatch
 from llmrs_cli.engine.backends.handles import (
@@ -30,6 +30,8 @@ from llmrs_cli.engine.backends.handles import (
 )
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.errors import EngineFault
+
+Result = TypeVar("Result")
 
 
 class UnsupportedOp(EngineFault):
@@ -121,9 +123,13 @@ class Backend(ABC):
 
     # -- running ------------------------------------------------------------------------------------
 
-    def run(self, key: Hashable, body: Callable[[], None]) -> None:
-        """Call `body`; a backend with graphs may record it under `key` and replay it later."""
-        body()
+    def run(self, key: Hashable, body: Callable[[], Result]) -> Result:
+        """Call `body` and return what it returns.
+
+        A backend with graphs may record the call under `key` and replay it later; it then returns what
+        the recorded call returned, whose arrays the replay has filled anew.
+        """
+        return body()
 
     def close(self) -> None:  # noqa: B027 (nothing to give back is a valid answer)
         """Give back what the backend holds; it is not used afterwards."""

@@ -1,0 +1,175 @@
+"""Runs a step: applies its row edits, launches decoder and sampler, later reads what they gave.
+
+    launch(plan)     edits rows, stages the step, body, head + sample, scores; returns without waiting
+    collect()        waits for the oldest launch and gives its StepResult
+
+A launch has two halves, `launch_body` and `launch_head`, so that a grammar may read the step before and
+write its mask while the body runs. Launches queue: with lookahead 0 each is collected at once, with
+lookahead 1 the next one goes out first. The runner decides nothing and knows nothing of requests.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from llmrs_cli.engine.arrays import Array, Draws, StepArrays, StepBatch
+from llmrs_cli.engine.backends.base import Backend, Hidden, Rows
+from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
+from llmrs_cli.engine.model.decoder import run_body, run_head
+from llmrs_cli.engine.plan import Sampled, StepPlan, StepResult
+from llmrs_cli.engine.sampling import row_sampling
+from llmrs_cli.engine.types import SamplingParams, TokenLogprob
+
+HEAD_ROWS = 256
+"""Rows of logits computed at a time: V · 256 float32 is what the head may take of the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """A step whose decoder body is launched."""
+
+    plan: StepPlan
+    params: tuple[SamplingParams, ...]
+    """One per chunk; its row may have another owner by the time the result is read."""
+    step: StepArrays
+    hidden: Hidden
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A step that is launched completely; handles are for `Backend.fetch`, in order."""
+
+    plan: StepPlan
+    params: tuple[SamplingParams, ...]
+    drawn: tuple[Any, ...]
+    scored: tuple[Any, ...]
+
+
+class Runner:
+    """One model on one backend with its KV cache and row state."""
+
+    def __init__(self, backend: Backend, model: ModelWeights, kv: Sequence[KvLayer], rows: Rows) -> None:
+        self._backend = backend
+        self._model = model
+        self._kv = kv
+        self._rows = rows
+        self._params: dict[int, SamplingParams] = {}
+        self._body: _Body | None = None
+        self._flights: deque[_Flight] = deque()
+
+    @property
+    def in_flight(self) -> int:
+        """Steps launched and not yet collected."""
+        return len(self._flights)
+
+    def launch(self, plan: StepPlan, mask: Array | None = None) -> None:
+        """Both halves; `mask` as in `launch_head`."""
+        self.launch_body(plan)
+        self.launch_head(mask)
+
+    def launch_body(self, plan: StepPlan) -> None:
+        """Apply the plan's edits, stage its tokens and launch the decoder over them."""
+        assert plan.chunks, "an empty plan is not launched"
+        assert self._body is None, "launch_head comes before the next launch_body"
+        self._edit_rows(plan)
+        step = self._rows.begin(_batch(plan))
+        params = tuple(self._params[chunk.row] for chunk in plan.chunks)
+
+        def body() -> Hidden:
+            return run_body(self._backend, self._model, self._kv, step)
+
+        self._body = _Body(plan, params, step, self._backend.run(len(step.ids), body))
+
+    def launch_head(self, mask: Array | None = None) -> None:
+        """Draw a token for each chunk that samples, and score the prompt tokens that ask for it.
+
+        `mask`, if given, is (R, ceil(V/32)) uint32 on the host, bit set = allowed, one row per chunk
+        that samples, in the plan's order.
+        """
+        assert self._body is not None, "launch_body comes first"
+        body, self._body = self._body, None
+        drawn = tuple(self._draw(body, mask))
+        self._flights.append(_Flight(body.plan, body.params, drawn, tuple(self._score(body))))
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest launch."""
+        flight = self._flights.popleft()
+        drawn, scored = self._read(flight.drawn), self._read(flight.scored)
+        sampled: list[Sampled | None] = []
+        scores: list[tuple[TokenLogprob, ...]] = []
+        for chunk, params in zip(flight.plan.chunks, flight.params, strict=True):
+            sampled.append(_sampled(next(drawn), params) if chunk.samples else None)
+            alternatives = params.prompt_logprobs or 0
+            scores.append(tuple(next(scored).logprob(alternatives) for _ in range(chunk.scored)))
+        return StepResult(tuple(sampled), tuple(scores) if flight.scored else ())
+
+    def _edit_rows(self, plan: StepPlan) -> None:
+        for start in plan.starts:
+            self._params[start.row] = start.params
+            state = row_sampling(start.params, start.prompt_length, start.choice)
+            self._rows.start(start.row, start.tokens, state)
+        for grant in plan.grants:
+            self._rows.grant(grant.row, grant.first, grant.blocks)
+
+    def _draw(self, body: _Body, mask: Array | None) -> Iterator[Any]:
+        """Handles of the tokens drawn, a slice of rows at a time."""
+        step = body.step
+        for part in _slices(len(step.sample_rows)):
+            tokens = step.sample_tokens[part]
+            logits = run_head(self._backend, self._model, body.hidden, tokens)
+            piece = replace(step, sample_tokens=tokens, sample_rows=step.sample_rows[part])
+            yield self._backend.sample(logits, self._rows, piece, None if mask is None else mask[part])
+
+    def _score(self, body: _Body) -> Iterator[Any]:
+        """Handles of the scored prompt tokens, a slice at a time."""
+        step = body.step
+        most = max((params.prompt_logprobs or 0 for params in body.params), default=0)
+        for part in _slices(len(step.scored_tokens)):
+            logits = run_head(self._backend, self._model, body.hidden, step.scored_tokens[part])
+            yield self._backend.score(logits, step.scored_targets[part], most)
+
+    def _read(self, handles: tuple[Any, ...]) -> Iterator[_Report]:
+        """One report per row, over all handles."""
+        for handle in handles:
+            draws = self._backend.fetch(handle)
+            yield from (_Report(draws, index) for index in range(len(draws.ids)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """One row of some `Draws`."""
+
+    draws: Draws
+    index: int
+
+    def logprob(self, alternatives: int) -> TokenLogprob:
+        """The token's log-probability with as many alternatives as asked for."""
+        draws, i = self.draws, self.index
+        top = zip(draws.top_ids[i, :alternatives], draws.top_logprobs[i, :alternatives], strict=True)
+        return TokenLogprob(
+            int(draws.ids[i]), float(draws.logprobs[i]), tuple((int(t), float(p)) for t, p in top)
+        )
+
+
+def _sampled(report: _Report, params: SamplingParams) -> Sampled:
+    failed = bool(report.draws.failed[report.index])
+    wanted = params.logprobs is not None and not failed
+    logprob = report.logprob(params.logprobs or 0) if wanted else None
+    return Sampled(int(report.draws.ids[report.index]), logprob, failed)
+
+
+def _batch(plan: StepPlan) -> StepBatch:
+    """The plan's chunks as arrays."""
+    columns = [(c.row, c.start, c.count, c.samples, c.scored) for c in plan.chunks]
+    table = np.array(columns, np.int32).reshape(-1, 5)
+    rows, starts, counts, samples, scored = np.ascontiguousarray(table.T)
+    return StepBatch(rows, starts, counts, samples.astype(np.bool_), scored)
+
+
+def _slices(count: int) -> Iterator[slice]:
+    return (slice(first, min(first + HEAD_ROWS, count)) for first in range(0, count, HEAD_ROWS))

@@ -1,0 +1,37 @@
+"""Random weights in each canonical form, for tests of linear layers and of whole decoders."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, f32_to_bf16
+
+
+def dense(
+    rng: np.random.Generator, rows: int, columns: int, deviation: float = 1.0, dtype: str = "float32"
+) -> Dense:
+    """(N, K) normal values in float32, float16 or bfloat16."""
+    values = (rng.standard_normal((rows, columns)) * deviation).astype(np.float32)
+    if dtype == "bfloat16":
+        return Dense(f32_to_bf16(values))
+    return Dense(values.astype(dtype))
+
+
+def packed4(rng: np.random.Generator, rows: int, columns: int, group: int, offsets: bool = False) -> Packed4:
+    """(N, K) random codes; weights of about 1/√K, zeros 0…16 (or float offsets, as GGUF's Q4_1)."""
+    groups = -(-columns // group)
+    scales = (rng.uniform(0.5, 1.5, (rows, groups)) / (4.5 * columns**0.5)).astype(np.float16)
+    return Packed4(
+        codes=rng.integers(0, 256, (rows, -(-columns // 2)), np.uint8),
+        scales=scales,
+        zeros=None if offsets else rng.integers(0, 17, (rows, groups)).astype(np.uint8),
+        offsets=(-7.5 * scales).astype(np.float16) if offsets else None,
+        group=group,
+        columns=columns,
+    )
+
+
+def packed8(rng: np.random.Generator, rows: int, columns: int, group: int = 32) -> Packed8:
+    """(N, K) random signed codes; weights of about 1/√K."""
+    scales = rng.uniform(0.5, 1.5, (rows, -(-columns // group))) / (73 * columns**0.5)
+    return Packed8(rng.integers(-127, 128, (rows, columns)).astype(np.int8), scales.astype(np.float16), group)

@@ -1,0 +1,46 @@
+"""One parameter of a model as a checkpoint offers it: shape known at once, values read on demand.
+
+Every format ends here: a parameter may be one stored tensor or several (4-bit codes, scales, zeros).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.store import StoredTensor
+from llmrs_cli.errors import ModelError, quoted
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A matrix (N, K) or a vector (N,) under one of our names."""
+
+    shape: tuple[int, ...]
+    form: str
+    """How it is stored, in a few words: "bfloat16", "4-bit AWQ, group 128"."""
+    nbytes: int
+    """Size in the file."""
+    stored: tuple[str, ...]
+    """Names of the tensors that it is made of, as in the file."""
+    read: Callable[[], Weight]
+    """Read it, in memory of its own. Raises ModelError if the file has changed or ends early."""
+
+    @property
+    def is_quantised(self) -> bool:
+        """Whether it is stored in less than 16 bits a value."""
+        return self.form not in _FORMS.values()
+
+
+_FORMS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+def dense_parameter(tensor: StoredTensor) -> Parameter:
+    """A plain tensor; raises ModelError if its dtype is none that we run."""
+    if tensor.dtype not in _FORMS:
+        raise ModelError(
+            f"Tensor {quoted(tensor.name, 120)} has dtype {tensor.dtype}; we run {', '.join(_FORMS)}."
+        )
+    form = _FORMS[tensor.dtype]
+    return Parameter(tensor.shape, form, tensor.nbytes, (tensor.name,), lambda: Dense(tensor.read()))

@@ -65,7 +65,11 @@ class Sampling:
         """What was said, by the names of the request fields (`repetition_penalty`, `stop_token_ids`)."""
         renamed = {"repeat_penalty": "repetition_penalty", "stop_token_id": "stop_token_ids"}
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {renamed.get(name, name): value for name, value in values if value not in (None, (), False)}
+        return {
+            renamed.get(name, name): value
+            for name, value in values
+            if not (value is None or value is False or value == ())
+        }
 
 
 def model_options(*, positional: bool = True, required: bool = False) -> Decorator:
@@ -80,7 +84,6 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
         click.option("--device", type=device, metavar="DEVICE", help="auto, cuda, cuda:N, cpu or reference."),
         click.option(
             "--ctx",
-            "ctx",
             cls=AliasedOption,
             aliases=("--ctx-size", "--context-length", "--num-ctx", "--max-model-len"),
             type=tokens,

@@ -102,6 +102,10 @@ class Terminal:
         """A line that nothing may drop."""
         self._line(f"llmrs: {clean(text)}")
 
+    def say(self, text: str) -> None:
+        """What a command of a conversation answers; may be several lines."""
+        self._line(clean(text))
+
     def stats(self, text: str) -> None:
         """A dim line of figures."""
         if not self.quiet:

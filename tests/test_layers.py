@@ -28,9 +28,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine.types": (),
     "engine.plan": ("engine.types",),
     "engine.arrays": (),
-    "engine.sequence": ("engine.types", "engine.plan"),
+    "engine.limits": ("engine.types",),
     "engine.blocks": ("engine.types", "engine.plan"),
-    "engine.scheduler": ("engine.types", "engine.plan", "engine.sequence", "engine.blocks"),
+    "engine.sequence": ("engine.types", "engine.plan", "engine.blocks"),
+    "engine.scheduler": (
+        "engine.types",
+        "engine.plan",
+        "engine.limits",
+        "engine.sequence",
+        "engine.blocks",
+    ),
     "engine.sampling": ("engine.types", "engine.plan", "engine.arrays"),
     "engine.stats": ("engine.types", "engine.plan"),
     "engine.runner": (

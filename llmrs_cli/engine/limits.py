@@ -1,0 +1,67 @@
+"""What one engine can hold, and which requests can therefore never run; nothing here changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmrs_cli.engine.types import Request
+from llmrs_cli.errors import ContextLengthError, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """What one engine can hold and how much it computes in a step; all but rows and blocks in tokens."""
+
+    rows: int
+    """Sequences that run at once."""
+    context: int
+    """Prompt and answer together."""
+    blocks: int
+    """KV blocks, shared by all rows."""
+    block_size: int
+    busy_budget: int
+    """Tokens a step while any row decodes: prompts ride along at little cost."""
+    idle_budget: int
+    """Tokens a step while none does."""
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "context", "blocks", "block_size"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"The engine needs at least 1 for {name}, not {getattr(self, name)}.")
+        if not self.rows < self.busy_budget <= self.idle_budget:
+            raise UsageError(
+                f"A step of {self.busy_budget} tokens (busy) and {self.idle_budget} (idle) cannot serve"
+                f" {self.rows} rows: the first must exceed the rows, the second the first."
+            )
+
+    @property
+    def pool_tokens(self) -> int:
+        """Tokens whose keys and values the pool can hold."""
+        return self.blocks * self.block_size
+
+    def end_of(self, request: Request) -> int:
+        """Length at which the request ends: what it asked for, or the end of the context."""
+        return min(len(request.prompt_ids) + request.params.max_tokens, self.context)
+
+    def check(self, request: Request) -> None:
+        """Raise ContextLengthError if the request could not run even alone.
+
+        An answer that would pass the end of the context is not refused: it ends there with finish
+        LENGTH. Whoever wants to refuse it does so before (the text layer, for a limit the user gave).
+        """
+        prompt, end = len(request.prompt_ids), self.end_of(request)
+        if prompt >= self.context:
+            raise ContextLengthError(
+                f"The prompt has {prompt} tokens; the context holds {self.context}, answer included.",
+                limit=self.context,
+                prompt=prompt,
+                hint="Shorten the prompt or give the engine a larger context.",
+            )
+        if end - 1 > self.pool_tokens:
+            raise ContextLengthError(
+                f"A prompt of {prompt} tokens with an answer of up to {end - prompt} can need"
+                f" {end - 1} tokens of KV cache; all of it holds {self.pool_tokens}.",
+                limit=self.pool_tokens,
+                prompt=prompt,
+                hint="Shorten the prompt, lower max_tokens or give the engine more memory.",
+            )

@@ -1,0 +1,298 @@
+"""Who computes how many tokens in the next step, and in which blocks; no arrays, no model, no clock.
+
+The rule: every sequence has tokens known and tokens computed, and a step hands out a budget of tokens so
+that computed catches up. Running sequences come first, oldest first; then waiting ones, in order of
+arrival, while rows and blocks last. When blocks run out the youngest running sequence is preempted and
+recomputed later. Chunked prompts, prefix hits, recomputation and decoding are all this one rule.
+
+Progress. A block is taken only from a younger sequence, so the oldest never loses its own, and the pool
+holds any one sequence to its end (`EngineLimits.check`): the oldest always finishes. A preempted one
+comes back only when everything it knows fits beside one more block for each that may still grow, so two
+sequences cannot preempt each other in turn.
+
+Fairness, as numbers. P is the part of the busy budget that decoding rows leave, at least 1.
+- No request that arrived later takes a row before one that waits for room. Only a request that waits
+  for a prefix that is being computed just now is passed, by at most `rows` others at a time, and it
+  holds its place: the bound for a big request is 0 later arrivals.
+- Of the prompts that are being computed the oldest gets at least 3/4 of P, and the others, shortest
+  first, at least a quarter: a prompt of s tokens that holds a row is through after
+  ceil((s + S) / ceil(P / 4)) steps, where S counts the tokens of shorter prompts beside it.
+
+Steps may be planned before the one before is committed (`commit` then lags behind `plan`). Launches are
+ordered, so rows and blocks that are freed meanwhile may be planned again at once; a sequence is not:
+what it has in flight is committed before it runs again. Every method leaves `check` true.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from llmrs_cli.engine.blocks import BlockPool, root_key
+from llmrs_cli.engine.limits import EngineLimits
+from llmrs_cli.engine.plan import BlockGrant, Chunk, RowStart, Sampled, StepPlan, StepResult
+from llmrs_cli.engine.sequence import Sequence, State
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.errors import RequestError
+
+NUMERIC_FAULT = "The model's output for this request was not a number."
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A plan in the making."""
+
+    starts: list[RowStart] = field(default_factory=list)
+    grants: list[BlockGrant] = field(default_factory=list)
+    chunks: list[Chunk] = field(default_factory=list)
+    sequences: list[Sequence] = field(default_factory=list)
+    """One per chunk."""
+
+    def compute(self, sequence: Sequence, count: int) -> None:
+        self.chunks.append(sequence.advance(count))
+        self.sequences.append(sequence)
+
+
+class Scheduler:
+    """Life of a request: `add`, then `plan` and `commit` again and again; `cancel` at any time."""
+
+    def __init__(self, limits: EngineLimits, *, model: str = "", kv_dtype: str = "") -> None:
+        self.limits = limits
+        self.pool = BlockPool(limits.blocks)
+        self.preemptions = 0
+        self._identity = model, kv_dtype
+        self._sequences: dict[str, Sequence] = {}
+        """Every unfinished one; each is in exactly one of the next two."""
+        self._waiting: list[Sequence] = []
+        self._running: list[Sequence] = []
+        """Both oldest first."""
+        self._rows = list(range(limits.rows))
+        """Rows nobody holds."""
+        self._flights: deque[tuple[StepPlan, list[Sequence]]] = deque()
+        """Plans that are not committed, with the sequence of each chunk."""
+        self._steps = 0
+        self._arrivals = 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def in_flight(self) -> int:
+        """Plans that await their `commit`."""
+        return len(self._flights)
+
+    def __contains__(self, request_id: str) -> bool:
+        return request_id in self._sequences
+
+    # -- add ------------------------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request. Raises ContextLengthError if it can never run, RequestError if its id is in use."""
+        self.limits.check(request)
+        if request.id in self._sequences:
+            raise RequestError(f"A request with id {request.id!r} is running.", param="id")
+        self._arrivals += 1
+        root = root_key(*self._identity, request.salt)
+        end = self.limits.end_of(request)
+        sequence = Sequence(request, self._arrivals, end, self.limits.block_size, root)
+        self._sequences[request.id] = sequence
+        self._waiting.append(sequence)
+
+    # -- plan -----------------------------------------------------------------------------------------
+
+    def plan(self) -> StepPlan:
+        """The next step. No chunks: nothing can be computed before a commit (or at all)."""
+        draft = _Draft()
+        busy = any(sequence.decoding for sequence in self._running)
+        budget = self.limits.busy_budget if busy else self.limits.idle_budget
+        self._continue_decoding(draft)
+        self._admit_waiting(draft)
+        self._advance_prompts(draft, budget - len(draft.chunks))
+        return self._seal(draft)
+
+    def _continue_decoding(self, draft: _Draft) -> None:
+        """One token for each decoding row; one that finds no block stands still for this step."""
+        for sequence in tuple(self._running):
+            if sequence.state is State.RUNNING and sequence.decoding and self._make_room(sequence, draft):
+                draft.compute(sequence, 1)
+
+    def _make_room(self, sequence: Sequence, draft: _Draft) -> bool:
+        """A slot for the next token, taken from the youngest if need be; False if that is itself."""
+        if not sequence.needs_block:
+            return True
+        while (blocks := self.pool.claim((), 1)) is None:
+            youngest = self._running[-1]
+            if youngest is sequence:
+                return False
+            self._preempt(youngest)
+        draft.grants.append(sequence.grant(blocks))
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._leave_row(sequence, State.WAITING)
+        insort(self._waiting, sequence, key=_age)
+        self.preemptions += 1
+
+    def _admit_waiting(self, draft: _Draft) -> None:
+        """Rows and blocks for those who wait, oldest first, until one of them finds no room."""
+        if not self._rows:
+            return
+        for sequence in list(islice(self._waiting, self.limits.rows)):
+            if not self._rows or sequence.in_flight:
+                return
+            keys = sequence.shareable_keys()
+            shared = self.pool.find(keys)
+            if len(shared) < len(keys) and self._under_way(len(shared), keys[len(shared)]):
+                continue
+            if not self._start(sequence, shared, draft):
+                return
+
+    def _under_way(self, index: int, key: bytes) -> bool:
+        """A running sequence is about to publish this block: waiting a step is better than computing it."""
+        return any(sequence.will_publish(index, key) for sequence in self._running)
+
+    def _start(self, sequence: Sequence, shared: Seq[int], draft: _Draft) -> bool:
+        spare = sum(other.may_grow for other in self._running)
+        blocks = self.pool.claim(shared, sequence.blocks_at_start - len(shared), spare)
+        if blocks is None:
+            return False
+        self._waiting.remove(sequence)
+        insort(self._running, sequence, key=_age)
+        draft.starts.append(sequence.start(self._rows.pop(), shared=len(shared)))
+        draft.grants.append(sequence.grant(blocks))
+        return True
+
+    def _advance_prompts(self, draft: _Draft, budget: int) -> None:
+        """Prompts, and what preempted sequences compute again, share the rest of the budget."""
+        prompts = [sequence for sequence in self._running if sequence.wanted and not sequence.decoding]
+        shares = share_out([sequence.wanted for sequence in prompts], budget)
+        for sequence, count in zip(prompts, shares, strict=True):
+            if count:
+                draft.compute(sequence, count)
+
+    def _seal(self, draft: _Draft) -> StepPlan:
+        """Number the plan; publish the prompt blocks that its launch will have filled."""
+        if not draft.chunks:
+            assert not draft.starts and not draft.grants
+            return StepPlan(self._steps, (), (), ())
+        self._steps += 1
+        for sequence in draft.sequences:
+            self._publish(sequence, min(sequence.prompt_length, sequence.computed))
+        plan = StepPlan(self._steps, tuple(draft.starts), tuple(draft.grants), tuple(draft.chunks))
+        self._flights.append((plan, draft.sequences))
+        return plan
+
+    # -- commit ---------------------------------------------------------------------------------------
+
+    def commit(self, result: StepResult) -> list[TokenEvent]:
+        """Take in the result of the oldest step in flight."""
+        plan, sequences = self._flights.popleft()
+        scored = result.scored or ((),) * len(plan.chunks)
+        events = []
+        for sequence, chunk, sampled, scores in zip(
+            sequences, plan.chunks, result.sampled, scored, strict=True
+        ):
+            assert chunk.samples == (sampled is not None)
+            sequence.land(chunk, scores)
+            failed = sampled is not None and sampled.failed
+            if failed:
+                self.pool.unpublish(sequence.known_keys())
+            if sequence.state is State.FINISHED:
+                continue  # it ended while this step was under way: the extra token is dropped
+            if failed:
+                events.append(self._end(sequence, FinishReason.ERROR, error=NUMERIC_FAULT))
+            elif sampled is not None:
+                events.append(self._accept(sequence, sampled))
+        return events
+
+    def _accept(self, sequence: Sequence, sampled: Sampled) -> TokenEvent:
+        """A token has come back: publish the blocks that it completes, end the sequence if it says so."""
+        first = len(sequence.tokens) == sequence.prompt_length
+        finish = sequence.append(sampled.token)
+        if sequence.state is State.RUNNING:
+            self._publish(sequence, sequence.confirmed)
+        facts = {
+            "tokens": (sampled.token,),
+            "logprobs": (sampled.logprob,) if sampled.logprob is not None else (),
+            "prompt_logprobs": sequence.prompt_scores() if first else None,
+        }
+        return self._end(sequence, finish, **facts) if finish else self._event(sequence, **facts)
+
+    def _publish(self, sequence: Sequence, tokens: int) -> None:
+        for block, key, parent in sequence.publishable(tokens):
+            self.pool.publish(block, key, parent)
+
+    # -- cancel ---------------------------------------------------------------------------------------
+
+    def cancel(self, request_id: str) -> TokenEvent | None:
+        """End a request in whatever state it is; None if there is none of that id (any more)."""
+        sequence = self._sequences.get(request_id)
+        return self._end(sequence, FinishReason.ABORT) if sequence else None
+
+    def _end(self, sequence: Sequence, finish: FinishReason, **facts: Any) -> TokenEvent:
+        del self._sequences[sequence.request.id]
+        if sequence.state is State.RUNNING:
+            self._leave_row(sequence, State.FINISHED)
+        else:
+            self._waiting.remove(sequence)
+            sequence.stop(State.FINISHED)
+        return self._event(sequence, finish=finish, **facts)
+
+    def _leave_row(self, sequence: Sequence, state: State) -> None:
+        self._running.remove(sequence)
+        self._rows.append(sequence.row)
+        self.pool.release(sequence.stop(state))
+
+    @staticmethod
+    def _event(sequence: Sequence, **facts: Any) -> TokenEvent:
+        return TokenEvent(sequence.request.id, cached_tokens=sequence.cached or 0, **facts)
+
+    # -- invariants -----------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise AssertionError if blocks, rows or sequences do not add up."""
+        self.pool.check(sequence.blocks for sequence in self._running)
+        rows = sorted(self._rows + [sequence.row for sequence in self._running])
+        if rows != list(range(self.limits.rows)):
+            raise AssertionError(f"Scheduler: free rows + rows in use {rows} != all {self.limits.rows}.")
+        if len(self._sequences) != len(self._waiting) + len(self._running):
+            raise AssertionError(
+                f"Scheduler: sequences {len(self._sequences)}"
+                f" != waiting {len(self._waiting)} + running {len(self._running)}."
+            )
+
+
+def _age(sequence: Sequence) -> int:
+    return sequence.arrival
+
+
+def share_out(wanted: Seq[int], budget: int) -> list[int]:
+    """Split `budget` tokens among prompts that want so many each, oldest first; at least 2 if several.
+
+    The oldest takes no more than leaves a quarter to the others; they are served shortest first, older
+    first among equals; what they leave goes back to the oldest. Nothing is wasted while anybody wants.
+    """
+    given, left = [0] * len(wanted), budget
+    reserve = -(-budget // 4) if len(wanted) > 1 else 0
+
+    def serve(index: int, most: int) -> None:
+        nonlocal left
+        tokens = min(wanted[index] - given[index], most)
+        given[index] += tokens
+        left -= tokens
+
+    if wanted:
+        serve(0, budget - reserve)
+        for index in sorted(range(1, len(wanted)), key=wanted.__getitem__):
+            serve(index, left)
+        serve(0, left)
+    return given

@@ -1,0 +1,200 @@
+"""One request on its way: what is known, computed, in flight, and which blocks hold it.
+
+All index arithmetic of the scheduler stands here. Positions count from the start of the prompt:
+
+    0 …… confirmed …… computed        KV that finished steps wrote; KV that launched steps write
+    0 ……………………… len(tokens) …… known   ids on the host; ids that launched steps draw
+                                            known never exceeds `limit`
+
+A step brings `computed` closer to `known` and, on reaching it, draws one more token. Nothing here decides
+who runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from enum import Enum, auto
+
+from llmrs_cli.engine.blocks import Key, next_key
+from llmrs_cli.engine.plan import BlockGrant, Chunk, RowStart
+from llmrs_cli.engine.types import FinishReason, Request, TokenLogprob
+
+
+class State(Enum):
+    """WAITING ⇄ RUNNING → FINISHED; a waiting one holds neither row nor blocks."""
+
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class Sequence:
+    """Tokens, blocks and progress of one request."""
+
+    def __init__(self, request: Request, arrival: int, limit: int, block_size: int, root: Key) -> None:
+        self.request = request
+        self.arrival = arrival
+        """Age: requests are numbered as they arrive."""
+        self.limit = limit
+        """Length, in tokens, at which the sequence ends."""
+        self.block_size = block_size
+        self.state = State.WAITING
+        self.tokens = list(request.prompt_ids)
+        self.drawing = 0
+        """Tokens drawn by launched steps whose results have not come back."""
+        self.in_flight = 0
+        """Chunks in such steps."""
+        self.row = 0
+        self.blocks: list[int] = []
+        self.computed = 0
+        self.confirmed = 0
+        self.published = 0
+        """Leading blocks that were handed to the prefix index."""
+        self.cached: int | None = None
+        """Prompt tokens that the prefix cache held when the sequence first ran."""
+        self.scores: list[TokenLogprob] = []
+        """Log-probabilities of prompt tokens 1, 2, …"""
+        self._scoring = False
+        self._keys = [root]
+        """Root, then the key of each full block of `tokens`, as far as anybody asked."""
+
+    # -- questions ------------------------------------------------------------------------------------
+
+    @property
+    def known(self) -> int:
+        """Tokens that exist, on the host or only on the device."""
+        return len(self.tokens) + self.drawing
+
+    @property
+    def wanted(self) -> int:
+        """Tokens to compute before the next one can be drawn; 0 when the last one is drawn."""
+        return self.known - self.computed if self.known < self.limit else 0
+
+    @property
+    def decoding(self) -> bool:
+        """One token in, one token out: the prompt lies behind."""
+        return self.wanted == 1 and self.known > self.prompt_length
+
+    @property
+    def prompt_length(self) -> int:
+        return len(self.request.prompt_ids)
+
+    @property
+    def blocks_at_start(self) -> int:
+        """Blocks that hold everything known now."""
+        return self._blocks_for(self.known)
+
+    @property
+    def needs_block(self) -> bool:
+        """The next token has no slot yet."""
+        return self._blocks_for(self.computed + 1) > len(self.blocks)
+
+    @property
+    def may_grow(self) -> bool:
+        """It could still ask for a block before its end; the last token is never computed."""
+        return self._blocks_for(self.limit - 1) > len(self.blocks)
+
+    def _blocks_for(self, tokens: int) -> int:
+        return -(-tokens // self.block_size)
+
+    # -- prefix ---------------------------------------------------------------------------------------
+
+    def shareable_keys(self) -> list[Key]:
+        """Keys of the full blocks that may come from the cache.
+
+        Never all tokens: the last one is computed into a block of its own, for its logits. A request
+        for prompt log-probabilities wants every prompt logit, so it shares nothing.
+        """
+        if self._wants_scores:
+            return []
+        return self._keys_up_to((len(self.tokens) - 1) // self.block_size)
+
+    def will_publish(self, index: int, key: Key) -> bool:
+        """A step still to come computes prompt block `index`, and its content is `key`."""
+        blocks = self.prompt_length // self.block_size
+        return self.published <= index < blocks and self._keys_up_to(blocks)[index] == key
+
+    def publishable(self, tokens: int) -> list[tuple[int, Key, Key]]:
+        """(block, key, key before) of the full blocks within the first `tokens`, each given out once."""
+        first, self.published = self.published, max(self.published, tokens // self.block_size)
+        self._keys_up_to(self.published)
+        return [(self.blocks[i], self._keys[i + 1], self._keys[i]) for i in range(first, self.published)]
+
+    def known_keys(self) -> list[Key]:
+        """Keys of all blocks that it ever published or found published."""
+        return self._keys[1:]
+
+    def _keys_up_to(self, blocks: int) -> list[Key]:
+        size = self.block_size
+        for index in range(len(self._keys) - 1, blocks):
+            self._keys.append(next_key(self._keys[-1], self.tokens[index * size : (index + 1) * size]))
+        return self._keys[1 : blocks + 1]
+
+    # -- running --------------------------------------------------------------------------------------
+
+    def start(self, row: int, shared: int) -> RowStart:
+        """Take a row; `grant` follows, with `shared` blocks of the prefix cache in front."""
+        assert self.state is State.WAITING and not self.in_flight
+        self.state = State.RUNNING
+        self.row = row
+        self.published = shared
+        self.computed = self.confirmed = shared * self.block_size
+        if self.cached is None:
+            self.cached = self.computed
+        self._scoring = self._wants_scores
+        if self._scoring:
+            self.scores.clear()
+        request = self.request
+        return RowStart(row, tuple(self.tokens), self.prompt_length, request.params, request.choice)
+
+    def grant(self, blocks: Seq[int]) -> BlockGrant:
+        """Append blocks to the table."""
+        first = len(self.blocks)
+        self.blocks += blocks
+        return BlockGrant(self.row, first, tuple(blocks))
+
+    def advance(self, count: int) -> Chunk:
+        """The next `count` tokens are computed by the step being planned."""
+        assert 0 < count <= self.wanted
+        start = self.computed
+        samples = count == self.wanted
+        scored = max(0, min(start + count, self.prompt_length - 1) - start) if self._scoring else 0
+        self.computed += count
+        self.in_flight += 1
+        self.drawing += samples
+        return Chunk(self.request.id, self.row, start, count, samples, scored)
+
+    def land(self, chunk: Chunk, scores: Seq[TokenLogprob]) -> None:
+        """The step of `chunk` has finished; its token, if it drew one, goes to `append`."""
+        self.in_flight -= 1
+        self.drawing -= chunk.samples
+        self.scores += scores
+        if self.state is State.RUNNING:
+            self.confirmed = chunk.start + chunk.count
+
+    def append(self, token: int) -> FinishReason | None:
+        """A drawn token has come back; whether it ends the sequence, and why."""
+        self.tokens.append(token)
+        params = self.request.params
+        if token in params.stop_ids and not params.ignore_eos:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.tokens) == self.limit else None
+
+    def prompt_scores(self) -> tuple[TokenLogprob | None, ...] | None:
+        """One per prompt token, if the request asked; complete once a token has been drawn."""
+        return (None, *self.scores) if self.request.params.prompt_logprobs is not None else None
+
+    def stop(self, state: State) -> list[int]:
+        """Give up the row and the blocks, which are returned; back to WAITING, or FINISHED for good.
+
+        Steps in flight may still bring a token: a waiting sequence keeps it, a finished one does not.
+        """
+        blocks, self.blocks = self.blocks, []
+        self.state = state
+        self.computed = self.confirmed = self.published = 0
+        return blocks
+
+    @property
+    def _wants_scores(self) -> bool:
+        asked = self.request.params.prompt_logprobs is not None
+        return asked and len(self.scores) < self.prompt_length - 1

@@ -13,7 +13,7 @@ import hashlib
 import os
 import re
 import shutil
-import tempfile
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,32 +23,41 @@ from llmrs_cli.errors import LlmrsError, ModelError, quoted
 CHUNK = 1 << 20
 """Bytes read at a time."""
 
-_PART = re.compile(r"[A-Za-z0-9._+\-=@(){}\[\], ]{1,255}")
-_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_UNPORTABLE = re.compile(r'[<>:"|?*]')
+_DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
+_DRIVE = re.compile(r"[A-Za-z]:")
 
 
-def safe_name(name: str) -> str:
-    """`name` itself, if it names a file below a folder on every system; else ModelError.
+def refuse_escape(name: str) -> None:
+    """Raise ModelError if `name` could lead out of its folder on any system, or hides characters.
 
-    Refused: absolute, drive and UNC names, `..`, backslashes, control and other unusual characters,
-    components that end in a dot or blank, device names, components over 255 bytes.
+    That is: absolute, drive and UNC names, `..`, backslashes, control and direction characters.
     """
-    parts = name.split("/")
-    if any(
-        _DEVICES.fullmatch(part) or part[-1:] in (".", " ", "") or not _PART.fullmatch(part) for part in parts
-    ):
+    escapes = name.startswith("/") or "\\" in name or ".." in name.split("/") or _DRIVE.match(name)
+    if not name or escapes or not name.isprintable():
         raise ModelError(f"The repository lists a file with an unsafe name: {quoted(name)}.")
-    return name
 
 
-def no_clashes(names: Iterable[str]) -> None:
-    """Raise ModelError if two names differ in case only: on some systems they are one file."""
-    seen: dict[str, str] = {}
-    for name in names:
-        other = seen.setdefault(name.lower(), name)
+def is_portable(name: str) -> bool:
+    """Whether `name` (which `refuse_escape` let pass) can be a file on every system, under this very name."""
+    return all(
+        part not in ("", ".")
+        and part[-1] not in ". "
+        and len(part.encode()) <= 255
+        and not _UNPORTABLE.search(part)
+        and not _DEVICE.fullmatch(part)
+        for part in name.split("/")
+    )
+
+
+def no_clashes(listed: Iterable[str], wanted: Iterable[str]) -> None:
+    """Raise ModelError if a `wanted` name differs from a `listed` one in case only: they may be one file."""
+    by_case = {name.lower(): name for name in wanted}
+    for name in listed:
+        other = by_case.get(name.lower(), name)
         if other != name:
             raise ModelError(
-                f"The repository lists {quoted(other)} and {quoted(name)}, which are the same file on some systems."
+                f"The repository lists {quoted(other)} and {quoted(name)}, which some systems take for one file."
             )
 
 
@@ -113,11 +122,11 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_whole(target: Path, content: bytes) -> None:
+def write_whole(target: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write a small file so that readers see the old content or the new one."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-    temporary = Path(name)
+    temporary = target.with_name(f".{uuid.uuid4().hex}")
     try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:
             file.write(content)
         publish(temporary, target)

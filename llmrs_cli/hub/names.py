@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -59,6 +59,19 @@ def parse_model(text: str) -> ModelName:
     if not text or len(text) > MAX_NAME or not text.isprintable():
         raise UsageError(f"{quoted(text)} is not a model name.", hint="'llmrs list' shows the names.")
     return _alias(text) or _repo(text)
+
+
+def pinned(name: ModelName, revision: str | None) -> ModelName:
+    """`name` at `revision` (a flag's value; None: as it is). Raises UsageError where that means nothing."""
+    if revision is None or revision == name.revision:
+        return name
+    if name.kind != "repo":
+        raise UsageError(
+            f"{quoted(name.text)} has no revisions.", hint="They belong to repositories of the Hub."
+        )
+    if name.revision is not None:
+        raise UsageError(f"Two revisions are named, {quoted(name.revision)} and {quoted(revision)}.")
+    return replace(name, revision=_revision(revision))
 
 
 def looks_like_path(text: str) -> bool:

@@ -1,0 +1,122 @@
+"""From a model's name to its files on this machine, fetched first where needed.
+
+The order of things, for a repository of the Hub: one request says whether the Hub can be reached, which
+commit the revision stands at, and what the files are. If it cannot be reached, a copy in the cache starts
+with a warning. Small files come first, so that the caller can look at the configuration before the first
+weight is fetched. A branch counts as moved in the cache only once everything is there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, quoted
+from llmrs_cli.hub.access import HubAccess
+from llmrs_cli.hub.bring import Check, bring
+from llmrs_cli.hub.builtin import locate_built_in
+from llmrs_cli.hub.cache import CachedRepo
+from llmrs_cli.hub.client import HubClient
+from llmrs_cli.hub.download import Transfer
+from llmrs_cli.hub.listing import Listing, is_commit, listing_path, needed, parse_listing
+from llmrs_cli.hub.names import ModelName
+from llmrs_cli.hub.progress import Progress
+from llmrs_cli.hub.refusals import BusyError, Wanted
+
+DEFAULT_REVISION = "main"
+MAX_LISTING = 32 << 20
+"""Bytes of a listing that are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A model that is on this machine."""
+
+    path: Path
+    """A folder with config.json and safetensors, or a GGUF file; `open_checkpoint` takes it."""
+    commit: str | None = None
+    """The commit of the repository it came from."""
+
+
+def locate(name: ModelName, access: HubAccess, progress: Progress, check: Check | None = None) -> Located:
+    """Where the files of `name` are, after fetching what is missing.
+
+    `check` is called before the first weight is fetched, and not at all if nothing is. Raises ModelError if
+    there is no such model or it cannot be used, AccessError if the Hub refuses, NetworkError if it cannot be
+    reached or is not to be and the model is not here, LlmrsError if the disk is full.
+    """
+    if name.kind == "built-in":
+        return Located(locate_built_in(access.cache, offline=access.offline, progress=progress))
+    if name.repo is None:
+        assert name.path is not None, "a folder or a file"
+        return Located(name.path)
+    cached = CachedRepo.of(access.hub, name.repo)
+    revision = name.revision or DEFAULT_REVISION
+    here = _in_cache(cached, revision, name.file)
+    if here is not None and (access.offline or is_commit(revision)):
+        return here
+    if access.offline:
+        raise _missing(name)
+    client = HubClient(access.endpoint, access.token)
+    try:
+        listing = _ask(client, name.repo, revision, tries=1 if here else 3)
+    except NetworkError as error:
+        if here is None:
+            raise
+        progress.warn(f"{error.message} Starting from the cache (commit {str(here.commit)[:12]}).")
+        return here
+    except LlmrsError as error:
+        _refused(error, here)
+    files = needed(listing, name.file)
+    bring(Transfer(client, listing, cached, threading.Event()), files, progress, check)
+    cached.remember(revision, listing.commit)
+    found = _in_cache(cached, listing.commit, name.file)
+    assert found is not None, "everything that is needed was brought"
+    return found
+
+
+def _in_cache(cached: CachedRepo, revision: str, file: str | None) -> Located | None:
+    commit = cached.commit(revision)
+    path = cached.model(commit, file) if commit else None
+    return Located(path, commit) if path else None
+
+
+def _missing(name: ModelName) -> NetworkError:
+    return NetworkError(
+        f"{quoted(name.text)} is not on this machine, or not all of it, and the network is not to be used.",
+        hint="Run the command once without --offline and HF_HUB_OFFLINE.",
+    )
+
+
+def _refused(error: LlmrsError, here: Located | None) -> NoReturn:
+    """Raise the Hub's refusal: it is no reason to take the cache, but the user may."""
+    if here is not None and isinstance(error, AccessError | ModelError):
+        hint = " ".join(filter(None, [error.hint, "The copy in the cache starts with --offline."]))
+        raise type(error)(error.message, hint=hint) from error
+    raise error
+
+
+def _ask(client: HubClient, repo: str, revision: str, *, tries: int) -> Listing:
+    """The listing of `repo` at `revision`. A Hub that answers but is busy is asked again."""
+    wanted = Wanted(repo, client.page(repo), revision=revision)
+    for attempt in range(1, tries + 1):
+        try:
+            answer = client.reach(listing_path(repo, revision), wanted)
+            break
+        except BusyError as error:
+            if attempt == tries or not error.reached:
+                raise
+            threading.Event().wait(max(error.wait, 0.5 * attempt))
+    try:
+        content = answer.read(MAX_LISTING)
+    except OSError as error:
+        raise NetworkError("The Hub's answer was cut.", hint="Run the command again.") from error
+    finally:
+        answer.close()
+    try:
+        return parse_listing(repo, json.loads(content))
+    except (ValueError, RecursionError):
+        return parse_listing(repo, None)

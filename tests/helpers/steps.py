@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from llmrs_cli.engine.arrays import RowSampling, StepBatch
+from llmrs_cli.engine.arrays import Ints, RowSampling, StepBatch
 
 GREEDY = RowSampling(
     temperature=0.0,
@@ -38,3 +38,8 @@ def batch(*chunks: tuple[int, int, int, bool] | tuple[int, int, int, bool, int])
     full = [(*chunk, 0)[:5] for chunk in chunks]
     columns = [np.array([chunk[i] for chunk in full], np.int32) for i in range(5)]
     return StepBatch(columns[0], columns[1], columns[2], columns[3].astype(np.bool_), columns[4])
+
+
+def tokens(*ids: int) -> Ints:
+    """Token ids as the array that rows hold."""
+    return np.array(ids, np.int32)

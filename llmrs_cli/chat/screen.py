@@ -1,0 +1,30 @@
+"""What the chat room writes to; `cli.terminal.Terminal` is the real one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Screen(Protocol):
+    """An answer goes to stdout, everything else to stderr."""
+
+    def answer(self, text: str) -> None:
+        """A piece of the answer, shown at once."""
+
+    def end_answer(self) -> None:
+        """End the answer's last line."""
+
+    def thinking(self, text: str) -> None:
+        """A piece of what the model thinks aloud."""
+
+    def notice(self, text: str) -> None:
+        """Good to know."""
+
+    def warn(self, text: str) -> None:
+        """Not to be missed."""
+
+    def say(self, text: str) -> None:
+        """What a command of the session answers."""
+
+    def stats(self, text: str) -> None:
+        """A line of figures."""

@@ -15,7 +15,7 @@ import click
 from llmrs_cli import __version__
 from llmrs_cli.errors import ExitCode
 
-_EXIT_MEANINGS = {
+EXIT_MEANINGS = {
     ExitCode.OK: "done",
     ExitCode.RUNTIME: "something failed at run time",
     ExitCode.USAGE: "wrong usage or configuration",
@@ -78,7 +78,7 @@ def _page(
     if command.epilog:
         lines += [".SH NOTES", *_paragraphs(command.epilog)]
     lines.append(".SH EXIT STATUS")
-    for code, meaning in _EXIT_MEANINGS.items():
+    for code, meaning in EXIT_MEANINGS.items():
         lines += [".TP", f"\\fB{int(code)}\\fR", _text(meaning)]
     lines += [".SH SEE ALSO", _text(", ".join(f"{other}(1)" for other in others if other != title))]
     return "\n".join(lines) + "\n"

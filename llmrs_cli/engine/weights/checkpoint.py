@@ -14,7 +14,10 @@ from typing import Any
 
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.spec import ModelSpec, from_config
+from llmrs_cli.engine.weights import gguf_tokenizer
 from llmrs_cli.engine.weights.files import DataFile, read_object, read_small, shown
+from llmrs_cli.engine.weights.gguf import read_gguf
+from llmrs_cli.engine.weights.gguf_config import gguf_config, gguf_parameters
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.engine.weights.quantised import build_parameters, read_quantisation
 from llmrs_cli.engine.weights.store import Tensors, read_folder
@@ -76,8 +79,21 @@ def _lone_gguf(folder: Path) -> Path:
 
 
 def _open_gguf(path: Path) -> Checkpoint:
-    file = DataFile.open(path)
-    raise ModelError(f"{shown(file.path)} is a GGUF file, which is not supported.")
+    gguf = read_gguf(path)
+    config = gguf_config(gguf)
+    spec = from_config(config)
+    parameters = gguf_parameters(gguf, spec)
+    return Checkpoint(
+        path=path,
+        spec=replace(spec, dtype=stored_dtype(parameters)),
+        config=config,
+        generation={},
+        parameters=parameters,
+        tokenizer_json=gguf_tokenizer.tokenizer_json(gguf.metadata),
+        tokenizer_config=gguf_tokenizer.tokenizer_config(gguf.metadata),
+        chat_templates=gguf_tokenizer.chat_templates(gguf.metadata),
+        identity=identity_of([path]),
+    )
 
 
 def _open_folder(folder: Path) -> Checkpoint:

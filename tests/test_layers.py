@@ -56,7 +56,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine.weights": (
         "engine.model.spec",
         "engine.model.names",
+        "engine.model.fields",
         "engine.model.rope",
+        "engine.model.rope_config",
         "engine.backends.base",
         "engine.backends.handles",
     ),

@@ -60,6 +60,21 @@ class RowLimits:
     vocab: int
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How large an engine on a backend is when nobody says otherwise."""
+
+    rows: int = 8
+    context: int = 2048
+    """Tokens; the model's own context where that is shorter."""
+    kv_bytes: int | None = 160 << 20
+    """KV cache beyond one full context, up to this; None: all that is free."""
+    busy_budget: int = 64
+    """Tokens a step while any row decodes."""
+    idle_budget: int = 512
+    """Tokens a step while none does."""
+
+
 class Rows(ABC):
     """State that lives where the backend computes, one row per running sequence.
 
@@ -87,6 +102,8 @@ class Backend(ABC):
     """Tokens per KV block."""
     lookahead: ClassVar[int] = 0
     """Steps launched before the oldest one's tokens are read: 0 or 1."""
+    sizes: ClassVar[Sizes] = Sizes()
+    """Of an engine by default."""
 
     # -- loading ------------------------------------------------------------------------------------
 

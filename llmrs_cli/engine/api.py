@@ -1,0 +1,234 @@
+"""The engine: requests of token ids in, token events out, one step at a time, in one thread.
+
+    submit ─→ Scheduler.plan ─StepPlan→ runner.launch        the only place that knows both
+    events ←─ Scheduler.commit ←─ids──  runner.collect
+
+With a lookahead of 1 step n + 1 is planned and launched before the ids of step n are read, so the host
+is never in the device's way. `submit`, `abort`, `step`, `check` and `close` belong to one thread (see
+`loop.EngineThread`); `validate`, `stats` and the properties may be called from any.
+
+Faults. A request that cannot be served raises where it is submitted; one whose logits are not numbers
+ends alone with finish ERROR. An exception inside a step breaks the engine: every request gets one last
+event with finish ERROR, `fault` says why, and `submit` raises it from then on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from llmrs_cli.engine.limits import EngineLimits
+from llmrs_cli.engine.plan import StepPlan, StepResult
+from llmrs_cli.engine.scheduler import Scheduler
+from llmrs_cli.engine.stats import EngineStats, Recorder, StepTiming
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent, check_params
+from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, RequestError
+
+if TYPE_CHECKING:
+    from llmrs_cli.engine.backends.base import Backend
+    from llmrs_cli.engine.weights.checkpoint import Checkpoint
+
+
+class StepRunner(Protocol):
+    """What computes steps: `engine.runner.Runner`, or a fake."""
+
+    def launch(self, plan: StepPlan) -> None:
+        """Start the step; need not wait for it."""
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest launched step."""
+
+
+def _nothing() -> None:
+    """Closing an engine that owns nothing."""
+
+
+class Engine:
+    """Serves requests with continuous batching. `open_engine` puts one together for a checkpoint."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: StepRunner,
+        *,
+        vocab: int,
+        lookahead: int = 0,
+        release: Callable[[], None] = _nothing,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`vocab` counts the ids that a prompt may hold; `release` is called once, by `close`."""
+        self.vocab = vocab
+        self.lookahead = lookahead
+        self.fault: EngineFault | None = None
+        """Why the engine is broken."""
+        self._scheduler = scheduler
+        self._runner = runner
+        self._release = release
+        self._clock = clock
+        self._recorder = Recorder()
+        self._open: dict[str, None] = {}
+        """Requests that have not had their last event, in order of arrival."""
+        self._events: list[TokenEvent] = []
+        """For the next `step` to give out."""
+
+    @property
+    def limits(self) -> EngineLimits:
+        return self._scheduler.limits
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def validate(self, request: Request) -> None:
+        """Raise RequestError or ContextLengthError if `request` can never be served. Changes nothing."""
+        check_params(request.params, self.vocab)
+        prompt = request.prompt_ids
+        if not prompt:
+            raise RequestError("The prompt is empty: it needs at least one token.", param="prompt")
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < self.vocab:
+                raise RequestError(
+                    f"The prompt holds token id {token}; this model has ids from 0 to {self.vocab - 1}.",
+                    param="prompt",
+                )
+        self.limits.check(request)
+
+    def submit(self, request: Request) -> None:
+        """Queue a request. Raises as `validate` does, or EngineFault if the engine is broken."""
+        if self.fault is not None:
+            raise self.fault
+        self.validate(request)
+        self._scheduler.add(request)
+        self._open[request.id] = None
+        self._recorder.submitted(request.id, len(request.prompt_ids), self._clock())
+
+    def abort(self, request_id: str) -> None:
+        """End a request; its last event comes with the next step. Unknown and ended ids are ignored."""
+        event = self._scheduler.cancel(request_id) if self.fault is None else None
+        if event is not None:
+            self._give([event])
+
+    # -- steps ----------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        """Another `step` would do or give out something."""
+        busy = self.fault is None and (bool(self._open) or self._scheduler.in_flight > 0)
+        return busy or bool(self._events)
+
+    def step(self) -> list[TokenEvent]:
+        """Launch the next step, read the oldest if it is time; the events that are ready."""
+        if self.fault is None:
+            try:
+                self._advance()
+            except BaseException as error:
+                self._break(error)
+                if not isinstance(error, Exception):
+                    raise
+        events, self._events = self._events, []
+        return events
+
+    def _advance(self) -> None:
+        scheduler, clock = self._scheduler, self._clock
+        began = clock()
+        plan = scheduler.plan()
+        planned = clock()
+        if plan.chunks:
+            self._runner.launch(plan)
+            self._recorder.launched(plan, planned)
+        elif not scheduler.in_flight:
+            assert not self._open, "the scheduler finds nothing to do for its requests"
+            return
+        launched = read = clock()
+        if scheduler.in_flight > self.lookahead or not plan.chunks:
+            result = self._runner.collect()
+            read = clock()
+            self._give(scheduler.commit(result))
+        self._recorder.stepped(
+            StepTiming(
+                tokens=plan.tokens,
+                chunks=len(plan.chunks),
+                plan=planned - began,
+                launch=launched - planned,
+                wait=read - launched,
+                commit=clock() - read,
+            )
+        )
+
+    def _give(self, events: list[TokenEvent]) -> None:
+        for event in events:
+            if event.finish is not None:
+                del self._open[event.request_id]
+        self._recorder.gave(events, self._clock())
+        self._events += events
+
+    def _break(self, error: BaseException) -> None:
+        """From now on the engine is broken; whoever waits is told once."""
+        reason = error.message if isinstance(error, LlmrsError) else f"{type(error).__name__} in a step."
+        self.fault = EngineFault(
+            f"The engine failed: {reason}", hint="Start it again; `llmrs doctor` checks the device."
+        )
+        self.fault.__cause__ = error
+        self._give(
+            [TokenEvent(name, finish=FinishReason.ERROR, error=self.fault.message) for name in self._open]
+        )
+
+    # -- the rest of its life -------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise AssertionError if the scheduler's books do not balance; for idle moments and tests."""
+        if self.fault is None:
+            self._scheduler.check()
+
+    def stats(self) -> EngineStats:
+        """Counters so far."""
+        scheduler = self._scheduler
+        return self._recorder.snapshot(
+            running=scheduler.running,
+            waiting=scheduler.waiting,
+            blocks=scheduler.pool.total,
+            blocks_used=scheduler.pool.used,
+            preemptions=scheduler.preemptions,
+        )
+
+    def close(self) -> None:
+        """Give back what the engine holds; requests that are left get no further event."""
+        release, self._release = self._release, _nothing
+        if self.fault is None:
+            self.fault = EngineFault("The engine is closed.")
+        self._open.clear()
+        release()
+
+
+def open_engine(
+    checkpoint: Checkpoint,
+    backend: Backend,
+    *,
+    context: int | None = None,
+    rows: int | None = None,
+    memory: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Engine:
+    """Load `checkpoint` into `backend` and put an engine together; it takes the backend over.
+
+    `context` tokens of prompt and answer, at most `rows` requests at once, at most `memory` bytes for
+    weights, workspace and KV cache; None stands for what suits the backend and fits. `progress` gets
+    bytes loaded and bytes in all. Raises ModelError, or DoesNotFitError with the sizes.
+    """
+    from llmrs_cli.engine.backends.base import RowLimits
+    from llmrs_cli.engine.memory import plan_memory
+    from llmrs_cli.engine.runner import Runner
+    from llmrs_cli.engine.weights.load import load_model
+
+    spec = checkpoint.spec
+    weights = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
+    plan = plan_memory(spec, backend, weights, context=context, rows=rows, memory=memory)
+    limits = plan.limits
+    try:
+        model = load_model(checkpoint, backend, progress, context=limits.context)
+        kv = backend.alloc_kv(spec.layers, limits.blocks, spec.kv_heads, spec.head_dim)
+        state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab))
+    except MemoryError as error:
+        raise DoesNotFitError(f"Memory ran out while loading; {plan}.") from error
+    scheduler = Scheduler(limits, model=checkpoint.identity, kv_dtype=backend.name)
+    runner = Runner(backend, model, kv, state)
+    return Engine(scheduler, runner, vocab=spec.vocab, lookahead=backend.lookahead, release=backend.close)

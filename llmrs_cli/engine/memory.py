@@ -1,0 +1,93 @@
+"""How large an engine can be: weights, workspace and KV cache against the memory there is.
+
+An estimate before anything is loaded, so that what cannot fit is refused at once and with numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmrs_cli.engine.backends.base import Backend
+from llmrs_cli.engine.limits import EngineLimits
+from llmrs_cli.engine.model.spec import ModelSpec
+from llmrs_cli.errors import DoesNotFitError, UsageError
+
+SHARE = 0.9
+"""Of the free memory that an engine takes at most when nobody names a size."""
+HEAD_ROWS = 256
+"""Rows of logits that exist at once."""
+LEAST_CONTEXT = 512
+"""Tokens; a context that nobody asked for is not made smaller than this to fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Sizes in bytes, and the engine that they allow."""
+
+    limits: EngineLimits
+    weights: int
+    workspace: int
+    kv: int
+    available: int
+
+    def __str__(self) -> str:
+        return (
+            f"weights {size(self.weights)} + workspace {size(self.workspace)} + KV cache {size(self.kv)}"
+            f" = {size(self.weights + self.workspace + self.kv)}, available {size(self.available)}"
+        )
+
+
+def plan_memory(
+    spec: ModelSpec,
+    backend: Backend,
+    weights: int,
+    *,
+    context: int | None = None,
+    rows: int | None = None,
+    memory: int | None = None,
+) -> MemoryPlan:
+    """Fit an engine for `spec` with `weights` bytes of weights into `memory` (or what is free).
+
+    The KV cache holds at least one full context, at most one for each row; between the two it takes
+    what is left, or what the backend takes by default. A context that was asked for is kept or refused
+    (DoesNotFitError); one that was not shrinks to what fits.
+    """
+    sizes = backend.sizes
+    if context is not None and not 2 <= context <= spec.max_context:
+        raise UsageError(f"The context must be from 2 to {spec.max_context} tokens, not {context}.")
+    rows = sizes.rows if rows is None else rows
+    busy = max(sizes.busy_budget, 2 * rows)
+    idle = max(sizes.idle_budget, busy)
+    workspace = workspace_bytes(spec, idle)
+    available = int(backend.free_bytes() * SHARE) if memory is None else memory
+    block = backend.kv_bytes(spec.layers, spec.kv_heads, spec.head_dim)
+    room = (available - weights - workspace) // block
+    tokens = _context(spec, context or sizes.context, room * backend.block_size, asked=context is not None)
+    one = -(-tokens // backend.block_size)
+    most = one * rows if sizes.kv_bytes is None or memory is not None else sizes.kv_bytes // block
+    blocks = max(one, min(one * rows, most, room))
+    limits = EngineLimits(rows, tokens, blocks, backend.block_size, busy, idle)
+    plan = MemoryPlan(limits, weights, workspace, blocks * block, available)
+    if blocks > room:
+        raise DoesNotFitError(
+            f"A context of {tokens} tokens does not fit: {plan}.",
+            hint="Choose a smaller model or context, or give the engine more memory.",
+        )
+    return plan
+
+
+def _context(spec: ModelSpec, wanted: int, room: int, *, asked: bool) -> int:
+    """Tokens of context when `room` tokens of KV cache fit."""
+    wanted = min(wanted, spec.max_context)
+    return wanted if asked else min(wanted, max(room, LEAST_CONTEXT))
+
+
+def workspace_bytes(spec: ModelSpec, tokens: int) -> int:
+    """Float32 activations of a step of `tokens`, and logits of `HEAD_ROWS` rows: an upper estimate."""
+    width = 2 * spec.hidden + (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim + 3 * spec.ffn
+    return 4 * (tokens * width + HEAD_ROWS * spec.vocab)
+
+
+def size(count: int) -> str:
+    """Bytes for people: '1.5 GiB', '320 MiB'."""
+    return f"{count / 2**30:.1f} GiB" if abs(count) >= 2**30 else f"{count / 2**20:.0f} MiB"

@@ -19,7 +19,7 @@ ADDED = {"<think>": 304, "</think>": 305, "<tool_call>": 306, "</tool_call>": 30
 FIRST_PIECE, FIRST_EXTRA = 256, 320
 PIECES = (
     *("abc", "de", "OK", "Hello", " world", "Hel", "lo", " alpha", " be", "ta gam", "ma", " delta"),
-    *("\n\n", ".\n\n", " 😊", "龘", "The", " capital", " of", " France", " is", " Paris", "."),
+    *("\n\n", ".\n\n", " 😊", "龘", "The", " capital", " of", " France", " is", " Paris"),
 )
 
 CHAT_TEMPLATE = (

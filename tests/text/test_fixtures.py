@@ -39,6 +39,10 @@ def test_pieces_and_specials_decode_to_their_text(byte_tokenizer: Tokenizer) -> 
     assert piece_ids(["+-"])["+-"] == 320
 
 
+def test_no_piece_is_a_single_byte() -> None:
+    assert all(len(piece.encode()) > 1 for piece in piece_ids())
+
+
 def test_pieces_are_never_encoded_but_specials_are(byte_tokenizer: Tokenizer) -> None:
     assert byte_tokenizer.encode("abc").ids == byte_ids("abc")
     assert byte_tokenizer.encode("<|im_end|><think>").ids == [300, 304]

@@ -1,0 +1,122 @@
+"""A conversation to token ids, with special tokens in its content inert.
+
+A user who writes `<|im_end|>` must not end their own turn. The text that the template makes is split
+only at markers that the template itself wrote, and each piece between them, scaffold and content
+together, is encoded as plain characters. To tell the two apart, every marker in the content is *hidden*
+before rendering: one private-use character that occurs nowhere else stands for it, so that a template
+which trims or compares still works, and what is left in the rendered text is the template's own.
+A marker cannot arise across the edge either: where content ends with the beginning of one, or begins
+with the end of one, that character is hidden too.
+
+Content without any of this, which is nearly all, is encoded in one go exactly as Hugging Face does it.
+
+What the assistant said is the model's own text: there, added tokens that are not control tokens
+(`<think>`, `<tool_call>`) keep their meaning, since templates look for them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmrs_cli.text.messages import Conversation
+from llmrs_cli.text.template import ChatTemplate
+from llmrs_cli.text.tokenizer import Tokenizer
+
+PRIVATE = range(0xF0000, 0xFFFFE)
+"""Plane 15: characters that mean nothing to anybody."""
+
+
+def prompt_ids(template: ChatTemplate, tokenizer: Tokenizer, chat: Conversation) -> tuple[int, ...]:
+    """Ids of the rendered conversation. Raises what `ChatTemplate.render` raises."""
+    disguise = Disguise(tokenizer, chat)
+    text = template.render(disguise.hidden)
+    if not disguise.used:
+        return tokenizer.encode(text, bos=False, markers=True)
+    parts = tokenizer.split(text)
+    return tokenizer.encode_parts([disguise.reveal(p) if isinstance(p, str) else p for p in parts])
+
+
+class Disguise:
+    """Hides the markers in the content of one conversation, and reveals them in what was rendered."""
+
+    def __init__(self, tokenizer: Tokenizer, chat: Conversation) -> None:
+        markers = tokenizer.markers
+        self._every = _Markers(markers)
+        self._control = _Markers(text for text, id in markers.items() if id in tokenizer.special_ids)
+        self._stand_ins: dict[str, str] = {}
+        """hidden text → the character that stands for it"""
+        self._free = _unused_characters(chat)
+        self.hidden = replace(
+            chat,
+            messages=tuple(self._hide_message(message) for message in chat.messages),
+            tools=tuple(self._hide(tool, self._every) for tool in chat.tools),
+            arguments=self._hide(dict(chat.arguments or {}), self._every),
+        )
+        """The conversation with stand-ins for its markers."""
+
+    @property
+    def used(self) -> bool:
+        """Whether anything was hidden."""
+        return bool(self._stand_ins)
+
+    def reveal(self, text: str) -> str:
+        """`text` with every stand-in replaced by what it stands for."""
+        return text.translate({ord(stand_in): original for original, stand_in in self._stand_ins.items()})
+
+    def _hide_message(self, message: dict[str, Any]) -> dict[str, Any]:
+        own = self._control if message["role"] == "assistant" else self._every
+        return {key: value if key == "role" else self._hide(value, own) for key, value in message.items()}
+
+    def _hide(self, value: Any, markers: _Markers) -> Any:
+        if isinstance(value, str):
+            return self._hide_text(value, markers)
+        if isinstance(value, Mapping):
+            return {self._hide(key, markers): self._hide(item, markers) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._hide(item, markers) for item in value]
+        return value
+
+    def _hide_text(self, text: str, markers: _Markers) -> str:
+        text = markers.pattern.sub(lambda match: self._stand_in(match[0]), text)
+        body = text.strip()  # as templates trim
+        start = text.find(body)
+        if markers.ends_with(body):
+            text = text[:start] + self._stand_in(body[0]) + text[start + 1 :]
+        if markers.begins_with(body):
+            end = start + len(body)
+            text = text[: end - 1] + self._stand_in(text[end - 1]) + text[end:]
+        return text
+
+    def _stand_in(self, original: str) -> str:
+        if original not in self._stand_ins:
+            self._stand_ins[original] = next(self._free)
+        return self._stand_ins[original]
+
+
+class _Markers:
+    """Marker texts, to be found whole or cut by the edge of a text."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        longest_first = sorted(texts, key=len, reverse=True)
+        self.pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._heads = {text[:n] for text in longest_first for n in range(1, len(text))}
+        self._tails = {text[-n:] for text in longest_first for n in range(1, len(text))}
+        self._reach = max(map(len, longest_first), default=0)
+
+    def ends_with(self, text: str) -> bool:
+        """Whether a marker may end inside `text`: it begins with the tail of one."""
+        return any(text[:n] in self._tails for n in range(1, min(self._reach, len(text) + 1)))
+
+    def begins_with(self, text: str) -> bool:
+        """Whether a marker may begin inside `text`: it ends with the head of one."""
+        return any(text[-n:] in self._heads for n in range(1, min(self._reach, len(text) + 1)))
+
+
+def _unused_characters(chat: Conversation) -> Iterator[str]:
+    """Private-use characters that the conversation does not hold; looks at it when first asked."""
+    used = set(json.dumps([chat.messages, chat.tools, chat.arguments], ensure_ascii=False))
+    yield from (chr(code) for code in PRIVATE if chr(code) not in used)

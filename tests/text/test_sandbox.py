@@ -1,0 +1,146 @@
+"""Hostile templates end within their budget, touch nothing, and honest ones do not notice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from jinja2 import TemplateError
+from jinja2.exceptions import SecurityError
+
+from llmrs_cli.text.sandbox import MAX_SOURCE, BudgetExceeded, MeteredEnvironment
+
+
+def render(source: str, **values: Any) -> str:
+    environment = MeteredEnvironment({})
+    return environment.render(environment.prepare(source), values)
+
+
+DOUBLING = "{% set x = 'ab' %}" + "{% set x = %s %}" * 40 + "{{ x | length }}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ 'a' * 1000000000 }}",
+        "{{ 1000000000 * [1] }}",
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+        DOUBLING.replace("%s", "x ~ x"),
+        DOUBLING.replace("%s", "x + x"),
+        DOUBLING.replace("%s", "[x, x] | join"),
+        DOUBLING.replace("%s", "''.join([x, x])"),
+        "{% set x = 'ab' %}" + "{% set x %}{{ x }}{{ x }}{% endset %}" * 40,
+        "{% macro twice(x) %}{{ x }}{{ x }}{% endmacro %}{% set x = 'ab' %}" + "{% set x = twice(x) %}" * 40,
+        "{% set x = [1] %}" + "{% set x = [x, x] %}" * 40 + "{{ x }}",
+        "{% set x = {} %}" + "{% set x = {'a': x, 'b': x} %}" * 40 + "{{ x | tojson }}",
+        "{% set x = 'a' * 1000000 %}{{ x | replace('a', x) }}",
+        "{% set x = 'a' * 1000000 %}{{ x.replace('a', x) }}",
+        "{% set x = '\n' * 1000000 %}{{ x | indent(99, blank=true) }}",
+        "{% set x = 'a' * 4000000 %}{% for i in range(99999) %}{% set y = x[1:] %}{% endfor %}",
+        "{% set x = 'a' * 4000000 %}{% for i in range(99999) %}{% set y = x | upper %}{% endfor %}",
+        "{% set x = 'a' * 10000 %}{% for i in range(99999) %}{{ x }}{% endfor %}",
+        "{% for i in range(99999) %}{% for j in range(9999) if false %}{% endfor %}{% endfor %}",
+        "x" * (MAX_SOURCE + 1),
+    ],
+)
+def test_a_template_that_grows_without_end_is_stopped(source: str) -> None:
+    with pytest.raises(BudgetExceeded):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '%*d' % (1000000000, 1) }}",
+        "{{ 10 ** 10000000 }}",
+        "{{ {'a': 1} | tojson(indent=1000000000) }}",
+        "{{ 'a' | indent(1000000000) }}",
+        "{% set ns = namespace() %}{{ [ns] }}",
+        "{{ namespace }}",
+    ],
+)
+def test_what_has_no_use_in_a_template_is_refused(source: str) -> None:
+    with pytest.raises(TemplateError):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ x.__init__.__globals__ }}",
+        "{{ x['__class__'].mro() }}",
+        "{{ x | attr('__class__') | attr('mro') }}",
+        "{{ ('' | attr('format'))('{0.__class__}') }}",
+        "{{ '{0.__class__}'.format(x) }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ 'a'.ljust(1000000000) }}",
+        "{{ (1).to_bytes(1000000000) }}",
+        "{{ y.append(1) }}",
+        "{{ x.update({'a': 1}) }}",
+        "{{ range.__self__.__loader__ }}",
+        "{{ namespace.__init__.__globals__['sys'] }}",
+    ],
+)
+def test_attributes_that_could_reach_anything_are_out_of_reach(source: str) -> None:
+    values: dict[str, Any] = {"x": {"k": 1}, "y": [1]}
+    with pytest.raises((SecurityError, TemplateError)):
+        render(source, **values)
+    assert values == {"x": {"k": 1}, "y": [1]}
+
+
+@pytest.mark.parametrize("name", ["lipsum", "cycler", "joiner", "dict", "open", "__builtins__"])
+def test_globals_with_no_use_are_not_there(name: str) -> None:
+    assert render(f"{{{{ {name} is defined }}}}") == "False"
+
+
+@pytest.mark.parametrize(
+    "source", ["{% include 'x' %}", "{% import 'x' as y %}", "{% extends '/etc/passwd' %}"]
+)
+def test_no_other_template_can_be_loaded(source: str) -> None:
+    with pytest.raises((TemplateError, TypeError)):
+        render(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ("{{ [1, 2, 3] | join(', ') }} {{ ['a', 1] }} {{ {'a': 1} }}", "1, 2, 3 ['a', 1] {'a': 1}"),
+        ("{{ 'abc'[1:] }}{{ 'abc'[:-1] }}{{ 'abc'[::-1] }}{{ x[1:] | length }}", "bcabcba1"),
+        ("{% for a, b in {'k': 2} | items %}{{ a ~ b ~ loop.index }}{% endfor %}", "k21"),
+        ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
+        ("{% generation %}a{{ x[0] }}{% endgeneration %}b", "a1b"),
+        ("{{ '%s|%02d|%.2f' % ('a', 3, 1.5) }}", "a|03|1.50"),
+        ("{% set ns = namespace(n=0) %}{% for i in x %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "3"),
+        ("{{ 'a-b'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'aa'.replace('a', 'b', 1) }}", "bxba"),
+        ("{{ x | map('string') | join('+') }}{{ [{'a': 1}] | map(attribute='a') | list }}", "1+2[1]"),
+        ("{{ [{'a': 1}, {'a': 2}] | join('-', attribute='a') }}", "1-2"),
+        ("{{ 'a\nb' | indent(2) }}", "a\n  b"),
+        ("{{ nothing }}{{ nothing | default('d') }}{{ none }}", "dNone"),
+        ("  {% if true %}\na\n  {% endif %}\nb", "a\nb"),
+    ],
+)
+def test_honest_templates_render_as_ever(source: str, text: str) -> None:
+    assert render(source, x=[1, 2]) == text
+
+
+def test_a_long_conversation_stays_within_the_budget() -> None:
+    source = (
+        "{% set ns = namespace(kept=[]) %}"
+        "{% for m in x %}{% set ns.kept = ns.kept + [m] %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
+    )
+    messages = [{"role": "user", "content": "c" * 200}] * 2000
+    assert len(render(source, x=messages)) == 2000 * 207
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "text"),
+    [
+        ({"b": 1, "a": 'a < b & "c" é\u2028'}, "", '{"b": 1, "a": "a < b & \\"c\\" é\u2028"}'),
+        ({"a": [1, None, True]}, "indent=2", '{\n  "a": [\n    1,\n    null,\n    true\n  ]\n}'),
+        ({"b": 1, "a": 2}, "sort_keys=true, separators=(',', ':')", '{"a":2,"b":1}'),
+    ],
+)
+def test_tojson_is_plain_json(value: object, options: str, text: str) -> None:
+    assert render(f"{{{{ x | tojson({options}) }}}}", x=value) == text

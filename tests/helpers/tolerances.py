@@ -1,0 +1,81 @@
+"""How far a result may lie from the float64 oracle, by op and by the arithmetic of the backend.
+
+An error passes if |got - wanted| ≤ relative · |wanted| + row · (largest |wanted| along the last axis).
+The second part is for sums, whose rounding grows with their terms and not with their value.
+Arithmetics: `float64` sums float64 and rounds once (reference); `float32` accumulates in float32 (cpu).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+ULP = 2.0**-24
+"""Half the distance of neighbouring float32 numbers, relative: one rounding to float32."""
+
+ARITHMETIC = {"reference": "float64", "cpu": "float32"}
+"""By name of the backend."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    relative: float
+    row: float
+    reason: str
+
+
+SUM = "float32 sums round with their terms: measured 40 half-ulps of the row's largest value at most"
+CHAIN = "a chain of float32 ops, each about as far off as one sum"
+
+TOLERANCES = {
+    ("copy", "float64"): Tolerance(0, 0, "moves values, computes nothing"),
+    ("rms_norm", "float64"): Tolerance(
+        1.01 * ULP, 0, "one rounding: the sum is of squares, so it cannot cancel"
+    ),
+    ("linear", "float64"): Tolerance(1.01 * ULP, 1e-11, "one rounding; float64 sums may cancel"),
+    ("rope", "float64"): Tolerance(1.01 * ULP, 1e-14, "one rounding; a sum of two products may cancel"),
+    ("silu_mul", "float64"): Tolerance(1.01 * ULP, 0, "one rounding"),
+    ("add_into", "float64"): Tolerance(1.01 * ULP, 0, "one float32 addition"),
+    ("attention", "float64"): Tolerance(1.01 * ULP, 1e-10, "one rounding; a weighted mean may cancel"),
+    ("score", "float64"): Tolerance(1.01 * ULP, 0, "one rounding"),
+    ("copy", "float32"): Tolerance(0, 0, "moves values, computes nothing"),
+    ("rms_norm", "float32"): Tolerance(16 * ULP, 0, "a float32 sum of squares, a root and two products"),
+    ("linear", "float32"): Tolerance(0, 160 * ULP, SUM),
+    ("rope", "float32"): Tolerance(0, 8 * ULP, "two products and a sum that may cancel"),
+    ("silu_mul", "float32"): Tolerance(
+        16 * ULP, 2**-60, "one exp and a quotient; tiny results may become zero"
+    ),
+    ("add_into", "float32"): Tolerance(1.01 * ULP, 0, "one float32 addition"),
+    ("attention", "float32"): Tolerance(
+        0, 80 * ULP, "exps of float32 scores, then a weighted mean that may cancel"
+    ),
+    ("score", "float32"): Tolerance(8 * ULP, 4 * ULP, "a logarithm of a long sum"),
+    ("norm_qkv_rope_store", "float32"): Tolerance(0, 80 * ULP, CHAIN),
+    ("attend", "float32"): Tolerance(0, 160 * ULP, CHAIN),
+    ("project_add", "float32"): Tolerance(0, 80 * ULP, CHAIN),
+    ("norm_gate_up", "float32"): Tolerance(0, 80 * ULP, CHAIN),
+    ("head", "float32"): Tolerance(0, 80 * ULP, CHAIN),
+    ("decoder", "float32"): Tolerance(0, 320 * ULP, "all of it, layer after layer"),
+}
+
+
+def assert_close(op: str, backend: str, got: NDArray[np.generic], wanted: NDArray[np.generic]) -> None:
+    """Fail with op, shapes, the worst coordinate and both values there."""
+    tolerance = TOLERANCES[op, ARITHMETIC[backend]]
+    assert got.shape == wanted.shape, f"{op}: shape {got.shape}, wanted {wanted.shape}"
+    exact = wanted.astype(np.float64)
+    scale = np.abs(exact).max(axis=-1, keepdims=True, initial=0)
+    allowed = tolerance.relative * np.abs(exact) + tolerance.row * scale
+    error = np.abs(got.astype(np.float64) - exact)
+    # Written so that a NaN counts as an error.
+    bad = ~(error <= allowed)
+    if bad.any():
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where(bad, np.nan_to_num(error / allowed, nan=np.inf), -1.0)
+        at = tuple(int(i) for i in np.unravel_index(np.argmax(share), got.shape))
+        raise AssertionError(
+            f"{op} on {backend} {got.dtype}{got.shape}: {int(bad.sum())} of {got.size} values off, worst at {at}: "
+            f"{got[at]!r}, wanted {exact[at]!r}, allowed error {allowed[at]:.3g} ({tolerance.reason})"
+        )

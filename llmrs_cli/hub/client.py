@@ -15,6 +15,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 from urllib.parse import SplitResult, urljoin, urlsplit
 
@@ -98,8 +99,8 @@ class HubClient:
             "The Hub redirects in a circle.", hint="Check HF_ENDPOINT and the proxy variables."
         )
 
-    def reach(self, path: str, wanted: Wanted, deadline: float = REACH_DEADLINE) -> Answer:
-        """`get`, but NetworkError if there is no answer after `deadline` seconds.
+    def reach(self, path: str, wanted: Wanted) -> Answer:
+        """`get`, but NetworkError if there is no answer within REACH_DEADLINE.
 
         In a thread, because looking up a host name obeys no time-out; a late one is left to end by itself.
         """
@@ -118,11 +119,12 @@ class HubClient:
 
         threading.Thread(target=ask, name="hub-probe", daemon=True).start()
         try:
-            result = box.get(timeout=deadline)
+            result = box.get(timeout=REACH_DEADLINE)
         except queue.Empty:
             late.set()
             host = urlsplit(self._endpoint).netloc
-            raise NetworkError(f"{host} does not answer within {deadline:g} s.", hint=OFFLINE_HINT) from None
+            message = f"{quoted(host)} does not answer within {REACH_DEADLINE:g} s."
+            raise NetworkError(message, hint=OFFLINE_HINT) from None
         if isinstance(result, BaseException):
             raise result
         return result
@@ -177,11 +179,10 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 
 def _next_url(url: str, location: str) -> str:
-    following = urljoin(url, location)
-    try:
+    following, scheme, host = "", "", None
+    with suppress(ValueError):  # brackets or a port that make no address
+        following = urljoin(url, location)
         scheme, host, _ = _origin(following)
-    except ValueError:
-        scheme, host = "", None
     if not host or scheme not in ("http", "https") or (url.startswith("https:") and scheme == "http"):
         raise NetworkError("The Hub redirects to an address that is not safe to follow.")
     return following
@@ -214,4 +215,4 @@ def _words(reason: object) -> str:
         return "it does not speak TLS"
     if isinstance(reason, OSError) and reason.strerror:
         return reason.strerror
-    return quoted(str(reason)) if isinstance(reason, OSError) else "it does not speak HTTP"
+    return quoted(str(reason), 120) if isinstance(reason, OSError) else "it does not speak HTTP"

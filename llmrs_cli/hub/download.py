@@ -11,7 +11,7 @@ from __future__ import annotations
 import http.client
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,8 @@ class Transfer:
     cached: CachedRepo
     stop: threading.Event
     """Set by whoever wants all transfers to end soon."""
-    pauses: tuple[float, ...] = PAUSES
+    pauses: Sequence[float]
+    """Seconds between tries; see PAUSES."""
 
     def fetch(self, file: RepoFile, report: Callable[[int], None]) -> None:
         """Bring `file` into the cache; `report` is told the bytes that are here, again and again.
@@ -48,19 +49,21 @@ class Transfer:
         AccessError if the Hub refuses, OSError if the disk does, Cancelled when `stop` is set.
         """
         with locked(self.cached.lock_folder / f"{file.hash}.lock"):
-            if not self.cached.has_blob(file):
-                self._gather_and_check(file, report)
+            if not self.cached.has_blob(file) and self._gather_and_check(file, report):
                 self.cached.admit(file)
             self.cached.enter(self.listing.commit, file)
         report(file.size)
 
-    def _gather_and_check(self, file: RepoFile, report: Callable[[int], None]) -> None:
+    def _gather_and_check(self, file: RepoFile, report: Callable[[int], None]) -> bool:
+        """Whether the partial now holds the content; False: another process has brought the blob meanwhile."""
         partial = self.cached.partial(file)
         for _ in range(2):
             self._gather(file, partial, report)
-            if self.cached.has_blob(file) or _is_right(file, partial):
-                return
+            if _is_right(file, partial):
+                return True
             partial.unlink(missing_ok=True)
+            if self.cached.has_blob(file):
+                return False
         raise ModelError(
             f"{quoted(file.name)} of {quoted(self.listing.repo)} arrives damaged: its hash is not the one listed.",
             hint="Try again later; if it stays so, a proxy or mirror alters the file.",
@@ -72,11 +75,12 @@ class Transfer:
         while (have := _length(partial)) < file.size and not self.cached.has_blob(file):
             try:
                 self._receive(file, partial, max(have, 0), report)
-            except BusyError as error:
+            except (BusyError, FileNotFoundError) as error:  # the latter: another process took the partial
                 tries = 0 if _length(partial) > have else tries + 1
                 if tries > len(self.pauses):
                     raise
-                if self.stop.wait(max(error.wait, self.pauses[tries - 1] if tries else 0.0)):
+                asked = error.wait if isinstance(error, BusyError) else 0.0
+                if self.stop.wait(max(asked, self.pauses[tries - 1] if tries else 0.0)):
                     raise Cancelled from error
 
     def _receive(self, file: RepoFile, partial: Path, have: int, report: Callable[[int], None]) -> None:
@@ -89,7 +93,8 @@ class Transfer:
                 partial.unlink(missing_ok=True)
                 have = 0
             _check_length(answer, file, have)
-            partial.touch()
+            if not have:
+                partial.touch()
             with partial.open("r+b") as out:
                 out.seek(have)  # at a place, not at the end: two writers then write the same
                 for chunk in _chunks(answer, file.size - have, self.stop):

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
 from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, quoted
 from llmrs_cli.hub.access import HubAccess
@@ -20,8 +21,8 @@ from llmrs_cli.hub.bring import Check, bring
 from llmrs_cli.hub.builtin import locate_built_in
 from llmrs_cli.hub.cache import CachedRepo
 from llmrs_cli.hub.client import HubClient
-from llmrs_cli.hub.download import Transfer
-from llmrs_cli.hub.listing import Listing, is_commit, listing_path, needed, parse_listing
+from llmrs_cli.hub.download import PAUSES, Transfer
+from llmrs_cli.hub.listing import Listing, listing_path, needed, parse_listing
 from llmrs_cli.hub.names import ModelName
 from llmrs_cli.hub.progress import Progress
 from llmrs_cli.hub.refusals import BusyError, Wanted
@@ -53,25 +54,33 @@ def locate(name: ModelName, access: HubAccess, progress: Progress, check: Check 
     if name.repo is None:
         assert name.path is not None, "a folder or a file"
         return Located(name.path)
-    cached = CachedRepo.of(access.hub, name.repo)
+    return _from_hub(name, name.repo, access, progress, check)
+
+
+def _from_hub(
+    name: ModelName, repo: str, access: HubAccess, progress: Progress, check: Check | None
+) -> Located:
+    cached = CachedRepo.of(access.hub, repo)
     revision = name.revision or DEFAULT_REVISION
     here = _in_cache(cached, revision, name.file)
-    if here is not None and (access.offline or is_commit(revision)):
-        return here
     if access.offline:
-        raise _missing(name)
+        if here is None:
+            raise _missing(name)
+        return here
     client = HubClient(access.endpoint, access.token)
     try:
-        listing = _ask(client, name.repo, revision, tries=1 if here else 3)
+        listing = _ask(client, repo, revision, pauses=() if here else PAUSES)
+        files = needed(listing, name.file)
     except NetworkError as error:
         if here is None:
             raise
         progress.warn(f"{error.message} Starting from the cache (commit {str(here.commit)[:12]}).")
         return here
-    except LlmrsError as error:
-        _refused(error, here)
-    files = needed(listing, name.file)
-    bring(Transfer(client, listing, cached, threading.Event()), files, progress, check)
+    except (AccessError, ModelError) as error:  # no reason to take the cache, but the user may
+        if here is None:
+            raise
+        raise _with_cache_hint(error) from error
+    bring(Transfer(client, listing, cached, threading.Event(), PAUSES), files, progress, check)
     cached.remember(revision, listing.commit)
     found = _in_cache(cached, listing.commit, name.file)
     assert found is not None, "everything that is needed was brought"
@@ -91,25 +100,22 @@ def _missing(name: ModelName) -> NetworkError:
     )
 
 
-def _refused(error: LlmrsError, here: Located | None) -> NoReturn:
-    """Raise the Hub's refusal: it is no reason to take the cache, but the user may."""
-    if here is not None and isinstance(error, AccessError | ModelError):
-        hint = " ".join(filter(None, [error.hint, "The copy in the cache starts with --offline."]))
-        raise type(error)(error.message, hint=hint) from error
-    raise error
+def _with_cache_hint(error: AccessError | ModelError) -> LlmrsError:
+    hint = " ".join(filter(None, [error.hint, "The copy in the cache starts with --offline."]))
+    return type(error)(error.message, hint=hint)
 
 
-def _ask(client: HubClient, repo: str, revision: str, *, tries: int) -> Listing:
-    """The listing of `repo` at `revision`. A Hub that answers but is busy is asked again."""
+def _ask(client: HubClient, repo: str, revision: str, *, pauses: Sequence[float]) -> Listing:
+    """The listing of `repo` at `revision`. A Hub that answers but is busy is asked again after each pause."""
     wanted = Wanted(repo, client.page(repo), revision=revision)
-    for attempt in range(1, tries + 1):
+    for pause in [*pauses, None]:
         try:
             answer = client.reach(listing_path(repo, revision), wanted)
             break
         except BusyError as error:
-            if attempt == tries or not error.reached:
+            if pause is None or not error.reached:
                 raise
-            threading.Event().wait(max(error.wait, 0.5 * attempt))
+            time.sleep(max(error.wait, pause))
     try:
         content = answer.read(MAX_LISTING)
     except OSError as error:

@@ -1,0 +1,224 @@
+"""The fast CPU backend: packed weights and compiled loops, float32 activations and float32 keys and values.
+
+Every method checks nothing that its caller promises and computes nothing itself: it makes room for a
+result and calls one loop of `kernels.simd`. Threads: as many as the process may use (NUMBA_NUM_THREADS).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from llmrs_cli.engine.arrays import Array, Draws, Floats, StepArrays
+from llmrs_cli.engine.backends import reference_sampling
+from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits, Rows
+from llmrs_cli.engine.backends.cpu_weights import CpuLinear, make_linear
+from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
+from llmrs_cli.engine.backends.host_memory import available_bytes
+from llmrs_cli.engine.backends.rows import HostRows
+from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.kernels.simd import attention, layer, linear, program
+from llmrs_cli.kernels.simd.layout import LANES
+
+NO_NORM = np.empty(0, np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuKv:
+    """Keys and values of one layer; see `kernels.simd.attention` for the order."""
+
+    keys: Floats
+    """(NB, Hkv, D, 16)"""
+    values: Floats
+    """(NB, Hkv, 16, D up to a multiple of 16)"""
+
+
+class CpuBackend(Backend):
+    """Numba loops in float32."""
+
+    name = "cpu"
+    block_size = attention.BLOCK
+
+    def __init__(self, cache: Path | None = None) -> None:
+        """`cache`: folder for compiled loops, the user's own by default."""
+        self.notice = program.prepare(program.default_cache() if cache is None else cache)
+        """Why compiled loops are not kept, or None."""
+        self.threads = numba.get_num_threads()
+
+    # -- loading ------------------------------------------------------------------------------------
+
+    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+        assert len({part.shape[1] for part in parts}) == 1, name
+        return make_linear(parts, bias)
+
+    def prepare_vector(self, values: Dense) -> Vector:
+        return np.array(values.dequantise(), np.float32)
+
+    def prepare_rope(self, cos: Array, sin: Array) -> RopeTable:
+        return np.array(cos, np.float32, order="C"), np.array(sin, np.float32, order="C")
+
+    def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
+        """Zeros, which the system hands out page by page: a block costs memory when it is first used."""
+        width = -(-head_dim // LANES) * LANES
+        return [
+            CpuKv(
+                np.zeros((blocks, kv_heads, head_dim, self.block_size), np.float32),
+                np.zeros((blocks, kv_heads, self.block_size, width), np.float32),
+            )
+            for _ in range(layers)
+        ]
+
+    def kv_bytes(self, layers: int, kv_heads: int, head_dim: int) -> int:
+        width = -(-head_dim // LANES) * LANES
+        return 4 * layers * self.block_size * kv_heads * (head_dim + width)
+
+    def open_rows(self, limits: RowLimits) -> HostRows:
+        return HostRows(limits, self.block_size)
+
+    def free_bytes(self) -> int:
+        return available_bytes()
+
+    # -- primitive ops ------------------------------------------------------------------------------
+
+    def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
+        rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
+        out = np.empty_like(rows)
+        layer.rms_norm(rows, weight, np.float32(eps), out)
+        return out.reshape(x.shape)
+
+    def linear(self, x: Array, weight: Linear) -> Array:
+        assert isinstance(weight, CpuLinear)
+        return self._product(np.ascontiguousarray(x, np.float32), NO_NORM, 0.0, weight)
+
+    def rope(self, x: Array, positions: Array, table: RopeTable) -> Array:
+        out = np.array(x, np.float32, order="C")
+        layer.rotate(out, positions, *table)
+        return out
+
+    def store_kv(self, k: Array, v: Array, kv: KvLayer, slots: Array) -> None:
+        assert isinstance(kv, CpuKv)
+        layer.store_kv(np.ascontiguousarray(k), np.ascontiguousarray(v), kv.keys, kv.values, slots)
+
+    def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
+        assert isinstance(kv, CpuKv)
+        out = np.empty((len(q), geometry.heads * geometry.head_dim), np.float32)
+        attention.attend(
+            np.ascontiguousarray(q),
+            kv.keys,
+            kv.values,
+            step.query_start,
+            step.context_lens,
+            np.ascontiguousarray(step.block_tables),
+            np.float32(geometry.scale),
+            geometry.window or 0,
+            out,
+            self.threads,
+        )
+        return out
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
+        layer.silu_mul(np.ascontiguousarray(gate_up), out)
+        return out
+
+    def split_heads(self, qkv: Array, geometry: Geometry) -> tuple[Array, Array, Array]:
+        heads = qkv.reshape(len(qkv), -1, geometry.head_dim)
+        first_value = geometry.heads + geometry.kv_heads
+        return heads[:, : geometry.heads], heads[:, geometry.heads : first_value], heads[:, first_value:]
+
+    def add_into(self, residual: Array, x: Array) -> None:
+        residual += x
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        return x[rows]
+
+    def embed_ids(self, table: Linear, ids: Array) -> Array:
+        assert isinstance(table, CpuLinear)
+        out = np.empty((len(ids), table.shape[1]), np.float32)
+        layer.embed(table.stream, table.order, ids, out)
+        return out
+
+    # -- fused ops ------------------------------------------------------------------------------------
+
+    def norm_qkv_rope_store(
+        self, hidden: Hidden, layer_weights: LayerWeights, kv: KvLayer, rope: RopeTable, step: StepArrays
+    ) -> Array:
+        assert isinstance(kv, CpuKv)
+        geometry = layer_weights.geometry
+        qkv = self._product(hidden.residual, layer_weights.attention_norm, geometry.eps, layer_weights.qkv)
+        q = np.empty((len(qkv), geometry.heads, geometry.head_dim), np.float32)
+        layer.finish_qkv(
+            qkv,
+            step.positions,
+            step.slots,
+            *rope,
+            NO_NORM if layer_weights.q_norm is None else layer_weights.q_norm,
+            NO_NORM if layer_weights.k_norm is None else layer_weights.k_norm,
+            np.float32(geometry.eps),
+            kv.keys,
+            kv.values,
+            q,
+            self.threads,
+        )
+        return q
+
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
+        assert isinstance(weight, CpuLinear)
+        self._multiply(x, NO_NORM, 0.0, weight, linear.ADD, hidden.residual)
+
+    def norm_gate_up(self, hidden: Hidden, layer_weights: LayerWeights) -> Array:
+        weight = layer_weights.gate_up
+        assert isinstance(weight, CpuLinear)
+        if not weight.halves:
+            return super().norm_gate_up(hidden, layer_weights)
+        out = np.empty((len(hidden.residual), weight.shape[0] // 2), np.float32)
+        norm, eps = layer_weights.mlp_norm, layer_weights.geometry.eps
+        self._multiply(hidden.residual, norm, eps, weight, linear.GATE, out)
+        return out
+
+    def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
+        return self._product(hidden.residual[tokens], norm, eps, head)
+
+    def _product(self, x: Floats, norm: Vector, eps: float, weight: Any) -> Floats:
+        out = np.empty((len(x), weight.shape[0]), np.float32)
+        self._multiply(x, norm, eps, weight, linear.STORE, out)
+        return out
+
+    def _multiply(
+        self, x: Floats, norm: Vector, eps: float, weight: CpuLinear, mode: int, out: Floats
+    ) -> None:
+        linear.linear(
+            x,
+            norm,
+            np.float32(eps),
+            weight.stream,
+            weight.tiles,
+            weight.bias,
+            weight.order,
+            mode,
+            out,
+            self.threads,
+        )
+
+    # -- choosing tokens ------------------------------------------------------------------------------
+
+    def sample(self, logits: Array, rows: Rows, step: StepArrays, mask: Array | None) -> Draws:
+        assert isinstance(rows, HostRows)
+        positions = step.positions[step.sample_tokens] + 1
+        states = [rows.sampling[int(row)] for row in step.sample_rows]
+        known = [rows.tokens[row, :n] for row, n in zip(step.sample_rows, positions, strict=True)]
+        draws = reference_sampling.draw_rows(logits, states, known, mask)
+        rows.append(step.sample_rows, positions, draws.ids)
+        return draws
+
+    def score(self, logits: Array, targets: Array, alternatives: int) -> Draws:
+        return reference_sampling.score(logits, targets, alternatives)
+
+    def fetch(self, drawn: Any) -> Draws:
+        assert isinstance(drawn, Draws)
+        return drawn

@@ -1,0 +1,134 @@
+"""Canonical weights → the byte streams that the CPU loops read, as handles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.arrays import Floats, Ints
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Weight
+from llmrs_cli.kernels.simd import layout
+from llmrs_cli.kernels.simd.layout import LANES, WORD, Bytes, Layout
+
+DENSE_FORMS = {"float32": layout.SINGLE, "float16": layout.HALF, "bfloat16": layout.BRAIN}
+FORM_NAMES = {layout.FOUR: "4 bit", layout.EIGHT: "8 bit"} | {
+    form: name for name, form in DENSE_FORMS.items()
+}
+PACK_ROWS = 4096
+"""Rows reordered at a time, so that loading holds no second copy of a large matrix."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLinear:
+    """A linear layer, or a table of rows, as tiles of sixteen outputs."""
+
+    shape: tuple[int, int]
+    note: str
+    stream: Bytes
+    tiles: Ints
+    """(tiles, 2): first output and number of outputs"""
+    bias: Floats
+    """(tiles · 16,), zeros where there is none"""
+    order: tuple[int, int, int, int, int, int]
+    """form, wide, zeros, group, groups, bytes of a tile"""
+    halves: bool
+    """Made of two equal parts, so that a gate tile and its up tile can be paired."""
+
+
+def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None]) -> CpuLinear:
+    """Stack parts of equal K along N; each starts a tile of its own."""
+    heights = [part.shape[0] for part in parts]
+    parts, order, why = _common(parts)
+    stream = layout.aligned(sum(layout.tile_count(rows) for rows in heights) * order.tile_bytes)
+    start = 0
+    for block in (block for part in parts for block in _blocks(part)):
+        size = layout.tile_count(block.shape[0]) * order.tile_bytes
+        layout.fill(stream[start : start + size], order, _codes(block), _heads(block))
+        start += size
+    return CpuLinear(
+        shape=(sum(heights), order.columns),
+        note=f"{FORM_NAMES[order.form]}, groups of {order.group}"
+        if order.head_vectors
+        else FORM_NAMES[order.form] + why,
+        stream=stream,
+        tiles=layout.tile_map(heights),
+        bias=_stack_bias(heights, bias),
+        order=(order.form, order.wide, order.zeros, order.group, order.groups, order.tile_bytes),
+        halves=len(heights) == 2 and heights[0] == heights[1],
+    )
+
+
+def _common(parts: Sequence[Weight]) -> tuple[Sequence[Weight], Layout, str]:
+    """Parts of one layout, that layout, and a reason if they had to be widened for it."""
+    layouts = [choose(part) for part in parts]
+    first = layouts[0]
+    if first is not None and all(other == first for other in layouts):
+        return parts, first, ""
+    why = " (groups are no whole words)" if None in layouts else " (parts differ)"
+    wide = [Dense(part.dequantise()) for part in parts]
+    columns = wide[0].shape[1]
+    return wide, Layout(layout.SINGLE, columns, columns + columns % 2), why
+
+
+def choose(weight: Weight) -> Layout | None:
+    """The layout of one weight; None where its groups do not fall on whole words."""
+    columns = weight.shape[1]
+    if isinstance(weight, Dense):
+        return Layout(DENSE_FORMS[weight.dtype], columns, columns + columns % 2)
+    wide = any(values.dtype == np.float32 for values in _heads(weight))
+    group = min(weight.group, columns)
+    if isinstance(weight, Packed8):
+        return Layout(layout.EIGHT, columns, group, wide)
+    if group % WORD and group < columns:
+        return None
+    return Layout(layout.FOUR, columns, -(-group // WORD) * WORD, wide, weight.zeros is not None)
+
+
+def _codes(weight: Weight) -> NDArray[Any]:
+    return weight.data if isinstance(weight, Dense) else weight.codes
+
+
+def _heads(weight: Weight) -> list[NDArray[Any]]:
+    """What stands before each group's codes."""
+    if isinstance(weight, Dense):
+        return []
+    if isinstance(weight, Packed8):
+        return [weight.scales]
+    second = weight.zeros if weight.offsets is None else weight.offsets
+    assert second is not None
+    return [weight.scales, second]
+
+
+def _blocks(weight: Weight) -> Iterator[Weight]:
+    for first in range(0, weight.shape[0], PACK_ROWS):
+        yield _take(weight, slice(first, first + PACK_ROWS))
+
+
+def _take(weight: Weight, rows: slice) -> Weight:
+    if isinstance(weight, Dense):
+        return Dense(weight.data[rows])
+    if isinstance(weight, Packed8):
+        return replace(weight, codes=weight.codes[rows], scales=weight.scales[rows])
+    return Packed4(
+        weight.codes[rows],
+        weight.scales[rows],
+        None if weight.zeros is None else weight.zeros[rows],
+        None if weight.offsets is None else weight.offsets[rows],
+        weight.group,
+        weight.columns,
+    )
+
+
+def _stack_bias(heights: Sequence[int], bias: Sequence[Dense | None]) -> Floats:
+    """(tiles · 16,): each part's values, zeros up to its last tile's end."""
+    out = np.zeros(sum(layout.tile_count(rows) for rows in heights) * LANES, np.float32)
+    start = 0
+    for rows, values in zip(heights, bias, strict=True):
+        if values is not None:
+            out[start : start + rows] = values.dequantise()
+        start += layout.tile_count(rows) * LANES
+    return out

@@ -1,0 +1,1 @@
+"""Tests of the CPU loops and of how they are kept."""

@@ -71,6 +71,11 @@ class EngineThread:
         """Ids that a prompt may hold: 0 … vocab - 1."""
         return self._engine.vocab
 
+    @property
+    def fault(self) -> EngineFault | None:
+        """Why no request can be served any more; known before the requests in flight are told."""
+        return self._fault or self._engine.fault
+
     def submit(self, request: Request, sink: Sink) -> None:
         """Queue a request; its events go to `sink`. Raises as `Engine.submit` does, in the caller."""
         self._require_this_process()

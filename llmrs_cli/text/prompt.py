@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llmrs_cli.text.messages import Conversation
@@ -30,14 +30,23 @@ PRIVATE = range(0xF0000, 0xFFFFE)
 """Plane 15: characters that mean nothing to anybody."""
 
 
-def prompt_ids(template: ChatTemplate, tokenizer: Tokenizer, chat: Conversation) -> tuple[int, ...]:
-    """Ids of the rendered conversation. Raises what `ChatTemplate.render` raises."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A rendered conversation."""
+
+    text: str
+    ids: tuple[int, ...]
+
+
+def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, chat: Conversation) -> Prompt:
+    """Render `chat` and encode it. Raises what `ChatTemplate.render` and `Tokenizer.encode` raise."""
     disguise = Disguise(tokenizer, chat)
     text = template.render(disguise.hidden)
     if not disguise.used:
-        return tokenizer.encode(text, bos=False, markers=True)
+        return Prompt(text, tokenizer.encode(text, bos=False, markers=True))
     parts = tokenizer.split(text)
-    return tokenizer.encode_parts([disguise.reveal(p) if isinstance(p, str) else p for p in parts])
+    ids = tokenizer.encode_parts([disguise.reveal(p) if isinstance(p, str) else p for p in parts])
+    return Prompt(disguise.reveal(text), ids)
 
 
 class Disguise:

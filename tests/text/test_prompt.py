@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.text.prompt import Disguise, prompt_ids
+from llmrs_cli.text.prompt import Disguise, chat_prompt
 from llmrs_cli.text.template import ChatTemplate
 from llmrs_cli.text.tokenizer import Tokenizer
 from tests.helpers.byte_tokenizer import ADDED, CHAT_TEMPLATE, IM_END, IM_START, SPECIALS
@@ -21,7 +21,7 @@ BYTE_CHAT = ChatTemplate({"default": CHAT_TEMPLATE})
 def ids_of(
     tokenizer: Tokenizer, chat: ChatTemplate, *messages: dict[str, Any], **options: Any
 ) -> tuple[int, ...]:
-    return prompt_ids(chat, tokenizer, chat.conversation(messages, **options))
+    return chat_prompt(chat, tokenizer, chat.conversation(messages, **options)).ids
 
 
 def message(content: Any, role: str = "user", **more: Any) -> dict[str, Any]:
@@ -63,7 +63,7 @@ def test_hiding_nothing_and_hiding_something_give_the_same_ids(qwen: Tokenizer, 
     talk = chat.conversation([message(text), message("<", "assistant"), message(text)])
     hidden = Disguise(qwen, talk)
     assert hidden.used
-    assert prompt_ids(chat, qwen, talk) == qwen.encode(chat.render(talk), bos=False, markers=True)
+    assert chat_prompt(chat, qwen, talk).ids == qwen.encode(chat.render(talk), bos=False, markers=True)
 
 
 def test_a_user_cannot_open_a_turn(qwen: Tokenizer, real: Any) -> None:

@@ -1,0 +1,212 @@
+"""TextEngine: the one way to make text, for chat, batch, server and library alike.
+
+It knows a model's tokenizer, template, end tokens and defaults, and stands on an engine that knows only
+token ids. Everything that can be wrong with a request is raised before anything is computed.
+
+    with TextEngine.open(Path("model")) as engine:
+        prompt = engine.render([{"role": "user", "content": "Hi"}])
+        for event in engine.start(prompt.ids, GenerateOptions(max_tokens=50)):
+            print(event.text, end="")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from llmrs_cli.engine import Engine, EngineStats, EngineThread, Request, open_engine
+from llmrs_cli.engine.backends.registry import open_backend
+from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
+from llmrs_cli.errors import ContextLengthError, ModelError, RequestError
+from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
+from llmrs_cli.text.generation import Generation, TokenEngine
+from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
+from llmrs_cli.text.prompt import Prompt, chat_prompt
+from llmrs_cli.text.stream import StreamDecoder
+from llmrs_cli.text.template import ChatTemplate
+from llmrs_cli.text.tokenizer import Tokenizer
+
+__all__ = [
+    "ChoiceResult",
+    "GenerateOptions",
+    "Generation",
+    "GenerationResult",
+    "LogProb",
+    "Prompt",
+    "SamplingDefaults",
+    "TextEngine",
+    "TextEvent",
+    "Usage",
+]
+
+
+class TextEngine:
+    """A model that answers. `render`, `encode` and `start` may be called from several threads."""
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        *,
+        tokenizer: Tokenizer | None,
+        template: ChatTemplate,
+        defaults: SamplingDefaults,
+        eos_ids: Sequence[int] = (),
+        notes: Sequence[str] = (),
+    ) -> None:
+        """Put together by `open`; takes the engine over."""
+        self.tokenizer = tokenizer
+        """None: the model came without one, so prompts are token ids and answers have no text."""
+        self.defaults = defaults
+        """What holds where options leave it open; to be shown at start."""
+        self.eos_ids = _end_tokens(eos_ids, tokenizer, engine.vocab)
+        """Ids that end an answer."""
+        self.notes = tuple(notes)
+        """What the user should know about the model; for stderr."""
+        self._engine = engine
+        self._template = template
+        self._ids = count()
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        device: str = "auto",
+        context: int | None = None,
+        rows: int | None = None,
+        memory: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> TextEngine:
+        """Open the model folder or .gguf file at `path` on a device and load it.
+
+        `context` (tokens), `rows` (requests at once) and `memory` (bytes) default to what fits and suits;
+        `progress` gets bytes loaded and bytes in all. Raises ModelError, UsageError or DoesNotFitError.
+        """
+        checkpoint = open_checkpoint(path)
+        tokenizer = _tokenizer(checkpoint)
+        defaults = model_defaults(checkpoint.generation)
+
+        def open_here() -> Engine:
+            backend = open_backend(device)
+            return open_engine(
+                checkpoint, backend, context=context, rows=rows, memory=memory, progress=progress
+            )
+
+        return cls(
+            EngineThread(open_here),
+            tokenizer=tokenizer,
+            template=ChatTemplate(checkpoint.chat_templates, tokenizer.names if tokenizer else {}),
+            defaults=defaults,
+            eos_ids=checkpoint.spec.eos_ids,
+            notes=checkpoint.notes,
+        )
+
+    @property
+    def context(self) -> int:
+        """Tokens that prompt and answer may fill together."""
+        return self._engine.limits.context
+
+    def stats(self) -> EngineStats:
+        """What the engine has done so far."""
+        return self._engine.stats()
+
+    # -- prompts ------------------------------------------------------------------------------------
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        template_arguments: Mapping[str, Any] | None = None,
+        continue_last: bool = False,
+    ) -> Prompt:
+        """A conversation as the model's chat template writes it; special tokens in its content are inert.
+
+        `continue_last`: the last message is the beginning of the answer. Raises RequestError naming what
+        is wrong with the messages, ModelError if the model cannot chat.
+        """
+        tokenizer = self._need_tokenizer()
+        chat = self._template.conversation(
+            messages, tools=tools, arguments=template_arguments, continue_last=continue_last
+        )
+        return chat_prompt(self._template, tokenizer, chat)
+
+    def encode(self, text: str, *, markers: bool = False) -> tuple[int, ...]:
+        """Ids of a plain prompt, with the BOS that the tokenizer prescribes.
+
+        `markers`: special tokens written in the text are meant; else they are plain characters.
+        """
+        return self._need_tokenizer().encode(text, markers=markers)
+
+    def _need_tokenizer(self) -> Tokenizer:
+        if self.tokenizer is None:
+            raise ModelError("This model has no tokenizer.", hint="Give it prompts as token ids.")
+        return self.tokenizer
+
+    # -- answers ------------------------------------------------------------------------------------
+
+    def start(
+        self, prompt_ids: Sequence[int], options: GenerateOptions | None = None, *, salt: str = ""
+    ) -> Generation:
+        """Begin answering. Requests share cached prefixes only under an equal `salt`.
+
+        Raises RequestError for options out of range, ContextLengthError with both numbers if the prompt
+        leaves no room for an answer, EngineFault if the engine is broken.
+        """
+        options = GenerateOptions() if options is None else options
+        prompt = tuple(prompt_ids)
+        params = resolve(options, self.defaults, eos_ids=self.eos_ids, room=self._room(prompt))
+        if options.stop and self.tokenizer is None:
+            raise RequestError("Without a tokenizer there are no stop strings.", param="stop")
+        name = f"generation-{next(self._ids)}"
+        requests = [Request(f"{name}.{choice}", prompt, params, choice, salt) for choice in range(options.n)]
+        decoders = [self._decoder(options) for _ in requests]
+        return Generation(self._engine, requests, decoders, self.tokenizer)
+
+    def _room(self, prompt: tuple[int, ...]) -> int:
+        room = self.context - len(prompt)
+        if room < 1:
+            raise ContextLengthError(
+                f"The prompt has {len(prompt)} tokens; the context holds {self.context}, answer included.",
+                limit=self.context,
+                prompt=len(prompt),
+                hint="Shorten the prompt or give the engine a larger context.",
+            )
+        return room
+
+    def _decoder(self, options: GenerateOptions) -> StreamDecoder | None:
+        if self.tokenizer is None:
+            return None
+        return StreamDecoder(
+            self.tokenizer, options.stop, include_stop=options.include_stop, specials=options.specials
+        )
+
+    # -- the rest of its life -----------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Stop the engine; generations that still run end with "abort"."""
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
+    if checkpoint.tokenizer_json is None:
+        return None
+    return Tokenizer(checkpoint.tokenizer_json, checkpoint.tokenizer_config)
+
+
+def _end_tokens(configured: Sequence[int], tokenizer: Tokenizer | None, vocab: int) -> tuple[int, ...]:
+    """End ids of the configurations, and the tokenizer's; ids that the model cannot draw are left out."""
+    own = tokenizer.eos_id if tokenizer is not None else None
+    ids = [*configured, *([] if own is None else [own])]
+    return tuple(id for id in dict.fromkeys(ids) if 0 <= id < vocab)

@@ -1,0 +1,174 @@
+"""One prompt being answered: token events of the engine in, text events out.
+
+The engine's thread only puts events into a queue here; decoding happens in the thread that iterates, so
+a slow or failing consumer costs nobody else anything. The queue needs no bound: it never holds more than
+the answer. It cannot deadlock either, since the engine gives every request a last event, whatever
+happens to it, and a consumer that leaves early only asks for an abort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+from typing import Protocol
+
+from llmrs_cli.engine import EngineLimits, EngineStats, FinishReason, Request, TokenEvent
+from llmrs_cli.errors import EngineFault, LlmrsError
+from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage, named
+from llmrs_cli.text.stream import StreamDecoder
+from llmrs_cli.text.tokenizer import Tokenizer
+
+
+class TokenEngine(Protocol):
+    """What text stands on: `engine.EngineThread`, or a fake."""
+
+    @property
+    def limits(self) -> EngineLimits: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def fault(self) -> EngineFault | None: ...
+
+    def submit(self, request: Request, sink: Callable[[TokenEvent], None]) -> None: ...
+
+    def abort(self, request_id: str) -> None: ...
+
+    def stats(self) -> EngineStats: ...
+
+    def close(self) -> None: ...
+
+
+class Generation:
+    """Iterate for `TextEvent`s as they come, or ask for the `result`; made by `TextEngine.start`.
+
+    Iterating and `result` belong to one thread; `cancel` may be called from any, and from a signal
+    handler. Leaving the loop before its end cancels the generation.
+    """
+
+    def __init__(
+        self,
+        engine: TokenEngine,
+        requests: Sequence[Request],
+        decoders: Sequence[StreamDecoder | None],
+        tokenizer: Tokenizer | None,
+    ) -> None:
+        """Submit `requests`, one per choice; raises as `EngineThread.submit` does, then none is left."""
+        first = requests[0]
+        self.seed = first.params.seed
+        """Gives the same answers again, with the same options and prompt."""
+        self.prompt_tokens = len(first.prompt_ids)
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._events: SimpleQueue[TokenEvent] = SimpleQueue()
+        self._choices = {
+            request.id: _Choice(request, decoder) for request, decoder in zip(requests, decoders, strict=True)
+        }
+        self._prompt_logprobs: tuple[LogProb | None, ...] | None = None
+        try:
+            for request in requests:
+                engine.submit(request, self._events.put)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def __iter__(self) -> Iterator[TextEvent]:
+        """Events until every choice has ended. Raises LlmrsError if one ends by a fault."""
+        try:
+            while self._running:
+                event = self._events.get()
+                choice = self._choices[event.request_id]
+                if choice.finish is None:
+                    yield self._advance(choice, event)
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the choices that still run, soon; they keep what they have."""
+        for id in self._running:
+            self._engine.abort(id)
+
+    def result(self) -> GenerationResult:
+        """The whole; waits for what is still to come. Raises as iterating does."""
+        for _ in self:
+            pass
+        choices = tuple(choice.result() for choice in self._choices.values())
+        return GenerationResult(choices, self._usage(), self._prompt_logprobs)
+
+    @property
+    def _running(self) -> list[str]:
+        return [id for id, choice in self._choices.items() if choice.finish is None]
+
+    def _usage(self) -> Usage:
+        choices = list(self._choices.values())
+        return Usage(self.prompt_tokens, sum(len(c.token_ids) for c in choices), choices[0].cached_tokens)
+
+    def _advance(self, choice: _Choice, event: TokenEvent) -> TextEvent:
+        if event.finish is FinishReason.ERROR:
+            choice.finish = FinishReason.ERROR
+            raise self._engine.fault or LlmrsError(event.error or "The request failed.")
+        if event.prompt_logprobs is not None:
+            self._prompt_logprobs = tuple(
+                None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs
+            )
+        logprobs = tuple(named(score, self._tokenizer) for score in event.logprobs)
+        text, taken = choice.take(event)
+        choice.logprobs += logprobs[:taken]
+        if choice.finish is not None and event.finish is None:
+            self._engine.abort(event.request_id)  # a stop string, of which the engine knows nothing
+        return TextEvent(
+            choice=choice.number,
+            text=text,
+            token_ids=event.tokens[:taken],
+            logprobs=logprobs[:taken],
+            finish_reason=choice.finish,
+            usage=None if self._running else self._usage(),
+        )
+
+
+class _Choice:
+    """What one answer has come to."""
+
+    def __init__(self, request: Request, decoder: StreamDecoder | None) -> None:
+        self.number = request.choice
+        self.finish: FinishReason | None = None
+        self.token_ids: list[int] = []
+        self.logprobs: list[LogProb] = []
+        self.cached_tokens = 0
+        self._pieces: list[str] = []
+        self._decoder = decoder
+        self._min_tokens = request.params.min_tokens
+
+    def take(self, event: TokenEvent) -> tuple[str, int]:
+        """Text that became certain, and how many of the event's tokens belong to the answer."""
+        self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
+        pieces = []
+        for taken, token in enumerate(event.tokens, 1):
+            self.token_ids.append(token)
+            ended = event.finish is FinishReason.STOP and taken == len(event.tokens)
+            pieces.append(self._push(() if ended else (token,)))
+            if self._decoder is not None and self._decoder.matched is not None:
+                self.finish = FinishReason.STOP
+                return self._keep(pieces), taken
+        self.finish = event.finish
+        if self.finish is not None and self._decoder is not None:
+            pieces.append(self._decoder.finish())
+        return self._keep(pieces), len(event.tokens)
+
+    def result(self) -> ChoiceResult:
+        """The whole answer."""
+        assert self.finish is not None
+        return ChoiceResult("".join(self._pieces), tuple(self.token_ids), self.finish, tuple(self.logprobs))
+
+    def _push(self, ids: tuple[int, ...]) -> str:
+        if self._decoder is None:
+            return ""
+        try:
+            return self._decoder.push(ids, may_stop=len(self.token_ids) >= self._min_tokens)
+        except Exception as error:
+            raise LlmrsError("The answer could not be turned into text.") from error
+
+    def _keep(self, pieces: list[str]) -> str:
+        self._pieces += pieces
+        return "".join(pieces)

@@ -47,15 +47,30 @@ def greedy_answer(logits: Logits, prompt: Sequence[int], count: int) -> tuple[li
 
 def solo_logits(backend: Backend, model: ModelWeights, ids: Sequence[int], vocab: int) -> NDArray[np.float32]:
     """(T, V) logits of one sequence in one step of `backend` (host arrays only)."""
+    return forced_logits(backend, model, [ids], [len(ids)], vocab)[0]
+
+
+def forced_logits(
+    backend: Backend,
+    model: ModelWeights,
+    sequences: Sequence[Sequence[int]],
+    wanted: Sequence[int],
+    vocab: int,
+) -> list[NDArray[np.float32]]:
+    """One step of `backend` over whole sequences: logits of the last `wanted[i]` tokens of each."""
     geometry = model.layers[0].geometry
-    blocks = -(-len(ids) // backend.block_size)
-    kv = backend.alloc_kv(len(model.layers), blocks, geometry.kv_heads, geometry.head_dim)
-    rows = backend.open_rows(RowLimits(rows=1, context=len(ids), vocab=vocab))
-    rows.start(0, ids, greedy(prompt=len(ids)))
-    rows.grant(0, 0, range(blocks))
-    step = rows.begin(batch((0, 0, len(ids), False)))
+    longest = max(map(len, sequences))
+    width = -(-longest // backend.block_size)
+    kv = backend.alloc_kv(len(model.layers), width * len(sequences), geometry.kv_heads, geometry.head_dim)
+    rows = backend.open_rows(RowLimits(rows=len(sequences), context=longest, vocab=vocab))
+    for row, ids in enumerate(sequences):
+        rows.start(row, ids, greedy(prompt=len(ids)))
+        rows.grant(row, 0, range(row * width, (row + 1) * width))
+    step = rows.begin(batch(*((row, 0, len(ids), False) for row, ids in enumerate(sequences))))
     hidden = run_body(backend, model, kv, step)
-    return np.asarray(run_head(backend, model, hidden, np.arange(len(ids))), np.float32)
+    ends = np.cumsum([len(ids) for ids in sequences])
+    positions = [np.arange(end - count, end) for end, count in zip(ends, wanted, strict=True)]
+    return [np.array(run_head(backend, model, hidden, part), np.float32) for part in positions]
 
 
 def _attention(x: Wide, layer: LayerWeights, model: ModelWeights) -> Wide:

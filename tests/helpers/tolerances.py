@@ -26,6 +26,14 @@ class Tolerance:
     reason: str
 
 
+GOLDEN_LOGITS = {"reference": 2e-3, "cpu": 2e-2}
+"""Against stored logits of whole models, which were computed in float32."""
+GOLDEN_MARGIN = {"reference": 1e-3, "cpu": 0.02}
+"""A smaller lead of the best logit over the second decides nothing, in the small checkpoints."""
+SMOLLM2_FORCED_MARGIN = 0.02
+SMOLLM2_FREE_MARGIN = 0.05
+"""The same for the built-in model, given the right tokens so far or its own."""
+
 SUM = "float32 sums round with their terms: measured 40 half-ulps of the row's largest value at most"
 CHAIN = "a chain of float32 ops, each about as far off as one sum"
 

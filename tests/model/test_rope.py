@@ -105,4 +105,6 @@ def test_every_table_is_finite_and_no_frequency_grows(
     plain = inverse_frequencies(RopeSpec(theta=theta), dim)
     found = inverse_frequencies(rope, dim, length)
     assert np.isfinite(found).all()
-    assert (found <= plain * (1 + 1e-9)).all() and (found >= plain / factor * (1 - 1e-9)).all()
+    # Dynamic scaling slows the longest wave by the growth of the context, the others by less.
+    most = max(factor * length / context - (factor - 1), 1.0) if kind == "dynamic" else factor
+    assert (found <= plain * (1 + 1e-9)).all() and (found >= plain / most * (1 - 1e-9)).all()

@@ -138,7 +138,8 @@ def test_an_enormous_header_is_refused_before_it_is_read(tmp_path: Path) -> None
 
 
 def test_too_many_tensors_are_refused(tmp_path: Path) -> None:
-    many = {f"{i}": entry("U8", [0], 0, 0) for i in range(100_001)}
+    empty = entry("U8", [0], 0, 0)
+    many = {f"{i}": empty for i in range(100_001)}
     assert "100001 tensors" in refusal(file_of(tmp_path / "x", many, b""))
 
 

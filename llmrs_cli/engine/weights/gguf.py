@@ -104,11 +104,10 @@ def read_gguf(path: Path) -> Gguf:
 
 def _read_start(cursor: _Cursor) -> tuple[int, int]:
     """Check magic and version; the numbers of tensors and of metadata keys."""
-    if cursor.file.size < 24 or cursor.take(4) != MAGIC:
-        what = cursor.file.foreign()
-        raise ModelError(
-            f"{shown(cursor.file.path)} is {what or 'too short'}, not a GGUF file.", hint=FETCH_AGAIN
-        )
+    start = cursor.take(min(len(MAGIC), cursor.file.size))
+    if start != MAGIC:
+        what = cursor.file.foreign() or "something else"
+        raise ModelError(f"{shown(cursor.file.path)} is {what}, not a GGUF file.", hint=FETCH_AGAIN)
     version = int(cursor.number("<u4"))
     if version not in VERSIONS:
         big = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS

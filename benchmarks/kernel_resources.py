@@ -1,0 +1,34 @@
+"""Writes benchmarks/kernel-resources.txt: registers of every kernel on every architecture. Needs no GPU.
+
+Run from the repository root: python3 -m benchmarks.kernel_resources
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from llmrs_cli.kernels.catalog import all_units
+from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
+from llmrs_cli.kernels.resources import parse
+
+REPORT = Path(__file__).with_name("kernel-resources.txt")
+
+
+def lines(arch: str, unit: Unit) -> list[str]:
+    return [
+        f"{arch} {unit}: {kernel.name} {kernel.registers} registers, {kernel.local_bytes} bytes local"
+        for kernel in parse(compile_unit(unit, arch).log)
+    ]
+
+
+def main() -> None:
+    jobs = [(arch, unit) for arch in ARCHITECTURES for unit in all_units()]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = pool.map(lambda job: lines(*job), jobs)
+    REPORT.write_text("\n".join(line for part in found for line in part) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+// Paged attention of sequences with one query: memory-bound, so every block reads the same number of pages.
+//
+// The step's work is one line of pages: sequence by sequence, key head by key head, page by page. Block b takes
+// an equal stretch of it, which may end inside a (sequence, head) pair. A pair that lies in one block is written
+// out at once; of a divided pair each block leaves a partial result, and the block that arrives last merges them
+// in the order of the blocks. The query heads of a key head are the rows of an mma (up to 16). Of a page,
+// warp w handles tokens 16w … 16w + 15 through its own ring of copies, so warps meet only at the end of a pair.
+#include "attention.cuh"
+
+constexpr int WARPS = 4;
+constexpr int STAGES = HEAD_DIM > 128 ? 2 : 3;
+constexpr int TILE_BYTES = 16 * ROW_BYTES;        // 16 tokens of keys or of values
+constexpr int STAGE_BYTES = 2 * TILE_BYTES;
+constexpr int D_TILES = HEAD_DIM / 8;
+constexpr int OUT_STRIDE = HEAD_DIM + 4;          // of the block's merge buffer: D sums, then max and mass
+constexpr int STEPS = HEAD_DIM / 16;
+constexpr bool QUERIES_SHARED = HEAD_DIM > 128;   // large heads leave no registers for the queries
+
+// A place on the line of pages.
+struct Cursor {
+    int sequence, head, page, pages;
+};
+
+struct Line {
+    const int* first_page;  // (S + 1,) pages of the decode sequences before each one
+    int heads;              // Hkv
+
+    DEVICE int total(int sequences) const { return first_page[sequences] * heads; }
+    DEVICE Cursor at(int place, int sequences) const {
+        int low = 0, high = sequences;  // last sequence that starts at or before `place` and has pages
+        while (high - low > 1) {
+            const int middle = (low + high) / 2;
+            if (first_page[middle] * heads <= place) low = middle; else high = middle;
+        }
+        const int pages = first_page[low + 1] - first_page[low];
+        const int rest = place - first_page[low] * heads;
+        return Cursor{low, rest / pages, rest % pages, pages};
+    }
+    DEVICE void next(Cursor& c) const {
+        if (++c.page < c.pages) return;
+        c.page = 0;
+        if (++c.head < heads) return;
+        c.head = 0;
+        do { c.sequence++; } while (first_page[c.sequence + 1] == first_page[c.sequence]);
+        c.pages = first_page[c.sequence + 1] - first_page[c.sequence];
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
+    const HALF* q,              // (T, Hq, D)
+    const HALF* keys,           // (NB, Hkv, 64, D)
+    const HALF* values,         // (NB, Hkv, 64, D)
+    const int* tables,          // (S, MB) pages of each sequence
+    const int* contexts,        // (S,) tokens, this step's included
+    const int* query_start,     // (S + 1,)
+    const int* first_page,      // (S + 1,)
+    HALF* out,                  // (T, Hq · D)
+    float* partials,            // (2 · blocks, G, D + 4)
+    int* arrivals,              // (S · Hkv,) zero before and after
+    float scale,                // on q · k, times log2 e
+    int sequences, int table_width, int kv_heads, int group, int window) {
+    extern __shared__ __align__(16) u8 shared[];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+    u8* ring = shared + warp * STAGES * STAGE_BYTES;
+    float* merged = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);  // [G][OUT_STRIDE]
+    u8* queries = reinterpret_cast<u8*>(merged + group * OUT_STRIDE);  // [16][ROW_BYTES], if shared
+    __shared__ int last_arrival;
+
+    allow_next();
+    wait_for_previous();
+    const Line line{first_page, kv_heads};
+    const int total = line.total(sequences), blocks = min(total, gridDim.x);
+    if (blockIdx.x >= blocks) return;
+    auto start_of = [&](int block) { return int(i64(total) * block / blocks); };
+    const int begin = start_of(blockIdx.x), end = start_of(blockIdx.x + 1);
+
+    // ---- copies ---------------------------------------------------------------------------------------
+    Cursor ahead = line.at(begin, sequences);
+    int ahead_place = begin;
+    int ahead_page = tables[i64(ahead.sequence) * table_width + ahead.page];
+    auto fetch = [&](int stage) {
+        if (ahead_place < end) {
+            const int token = ahead.page * PAGE + warp * 16, context = contexts[ahead.sequence];
+            const i64 base = ((i64(ahead_page) * kv_heads + ahead.head) * PAGE + warp * 16) * HEAD_DIM;
+            const u32 to = shared_address(ring) + stage * STAGE_BYTES;
+            constexpr int CHUNKS = HEAD_DIM / 8;
+#pragma unroll
+            for (int i = 0; i < 16 * CHUNKS / 32; i++) {
+                const int chunk = i * 32 + lane, row = chunk / CHUNKS, column = chunk % CHUNKS;
+                const u32 at = to + row * ROW_BYTES + column * 16;
+                const bool inside = token + row < context;
+                copy_async(at, keys + base + row * HEAD_DIM + column * 8, inside);
+                copy_async(at + TILE_BYTES, values + base + row * HEAD_DIM + column * 8, inside);
+            }
+            if (++ahead_place < end) {
+                line.next(ahead);
+                ahead_page = tables[i64(ahead.sequence) * table_width + ahead.page];
+            }
+        }
+        copy_commit();
+    };
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++) fetch(s);
+
+    // ---- one stretch of pages of one (sequence, head) pair after the other ------------------------------
+    Cursor here = line.at(begin, sequences);
+    int stage = 0;
+    for (int place = begin; place < end;) {
+        const int sequence = here.sequence, head = here.head, pages = here.pages, from = here.page;
+        const int upto = min(pages, from + end - place);
+        const int context = contexts[sequence], token = query_start[sequence];
+        const int oldest = window > 0 ? max(context - window, 0) : 0;
+
+        const HALF* q_rows = q + (i64(token) * kv_heads + head) * group * HEAD_DIM;
+        u32 held[QUERIES_SHARED ? 1 : STEPS][4];
+        if constexpr (QUERIES_SHARED) {
+            for (int i = threadIdx.x; i < 16 * HEAD_DIM / 8; i += WARPS * 32) {
+                const int row = i / (HEAD_DIM / 8), column = i % (HEAD_DIM / 8);
+                *reinterpret_cast<uint4*>(queries + row * ROW_BYTES + column * 16) =
+                    row < group ? load_uint4(q_rows + row * HEAD_DIM + column * 8) : make_uint4(0, 0, 0, 0);
+            }
+            __syncthreads();
+        } else {
+#pragma unroll
+            for (int j = 0; j < STEPS; j++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    const int row = g + i % 2 * 8, column = j * 16 + c * 2 + i / 2 * 8;
+                    held[j][i] = row < group ? *reinterpret_cast<const u32*>(q_rows + row * HEAD_DIM + column) : 0;
+                }
+        }
+
+        float acc[D_TILES][4];
+#pragma unroll
+        for (int j = 0; j < D_TILES; j++) acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0.0f;
+        float top[2] = {NEVER, NEVER}, mass[2] = {0.0f, 0.0f};  // of rows g and g + 8
+
+#pragma unroll 1
+        for (int page = from; page < upto; page++, place++) {
+            copy_wait<STAGES - 2>();
+            __syncwarp();
+            const u32 tile = shared_address(ring) + stage * STAGE_BYTES;
+            const int first = page * PAGE + warp * 16;
+            if (first < context && first + 16 > oldest) {
+                float score[2][4] = {};
+#pragma unroll
+                for (int j = 0; j < STEPS; j++) {
+                    u32 k[4], a[4];
+                    if constexpr (QUERIES_SHARED) {
+                        load_matrices(a, shared_address(queries) + lane % 16 * ROW_BYTES + j * 32 + lane / 16 * 16);
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < 4; i++) a[i] = held[j][i];
+                    }
+                    load_matrices(k, tile + (lane % 8 + lane / 16 * 8) * ROW_BYTES + j * 32 + lane / 8 % 2 * 16);
+                    mma(score[0], a[0], a[1], a[2], a[3], k[0], k[1]);
+                    mma(score[1], a[0], a[1], a[2], a[3], k[2], k[3]);
+                }
+                float peak[2] = {top[0], top[1]};
+#pragma unroll
+                for (int t = 0; t < 2; t++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int key = first + t * 8 + c * 2 + i % 2;
+                        const bool seen = key < context && key >= oldest;
+                        score[t][i] = seen ? score[t][i] * scale : NEVER;
+                        peak[i / 2] = fmaxf(peak[i / 2], score[t][i]);
+                    }
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    peak[r] = fmaxf(peak[r], __shfl_xor_sync(FULL, peak[r], 1));
+                    peak[r] = fmaxf(peak[r], __shfl_xor_sync(FULL, peak[r], 2));
+                }
+                if (__any_sync(FULL, peak[0] > top[0] || peak[1] > top[1])) {
+                    const float shrink[2] = {exp2_fast(top[0] - peak[0]), exp2_fast(top[1] - peak[1])};
+#pragma unroll
+                    for (int j = 0; j < D_TILES; j++)
+#pragma unroll
+                        for (int i = 0; i < 4; i++) acc[j][i] *= shrink[i / 2];
+                    mass[0] *= shrink[0], mass[1] *= shrink[1];
+                    top[0] = peak[0], top[1] = peak[1];
+                }
+#pragma unroll
+                for (int t = 0; t < 2; t++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        // A row may have seen no key yet: then top is NEVER and so are its scores.
+                        score[t][i] = score[t][i] > 0.5f * NEVER ? exp2_fast(score[t][i] - top[i / 2]) : 0.0f;
+                        mass[i / 2] += score[t][i];
+                    }
+                const u32 p0 = pack2(score[0][0], score[0][1]), p1 = pack2(score[0][2], score[0][3]);
+                const u32 p2 = pack2(score[1][0], score[1][1]), p3 = pack2(score[1][2], score[1][3]);
+#pragma unroll
+                for (int j = 0; j < D_TILES; j += 2) {
+                    u32 v[4];
+                    load_matrices_transposed(
+                        v, tile + TILE_BYTES + (lane % 16) * ROW_BYTES + j * 16 + lane / 16 * 16);
+                    mma(acc[j], p0, p1, p2, p3, v[0], v[1]);
+                    mma(acc[j + 1], p0, p1, p2, p3, v[2], v[3]);
+                }
+            }
+            __syncwarp();
+            const int freed = stage == 0 ? STAGES - 1 : stage - 1;
+            fetch(freed);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
+        }
+        here = Cursor{sequence, head, upto - 1, pages};
+        if (place < end) line.next(here);
+
+        // ---- the four warps meet, in order ----------------------------------------------------------------
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            mass[r] += __shfl_xor_sync(FULL, mass[r], 1);
+            mass[r] += __shfl_xor_sync(FULL, mass[r], 2);
+        }
+        __syncthreads();
+        for (int w = 0; w < WARPS; w++) {
+            if (w == warp) {
+                float total_mass[2];
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const int row = g + r * 8;
+                    if (row < group) {
+                        float* into = merged + row * OUT_STRIDE;
+                        const float before = w ? into[HEAD_DIM] : NEVER, peak = fmaxf(before, top[r]);
+                        const float keep = exp2_fast(before - peak), add = exp2_fast(top[r] - peak);
+                        const float old_mass = w ? into[HEAD_DIM + 1] : 0.0f;
+#pragma unroll
+                        for (int j = 0; j < D_TILES; j++) {
+                            float2* at = reinterpret_cast<float2*>(into + j * 8 + c * 2);
+                            const float2 old = w ? *at : make_float2(0.0f, 0.0f);
+                            *at = make_float2(old.x * keep + acc[j][r * 2] * add,
+                                              old.y * keep + acc[j][r * 2 + 1] * add);
+                        }
+                        total_mass[r] = old_mass * keep + mass[r] * add;
+                        top[r] = peak;
+                    }
+                }
+                __syncwarp();
+#pragma unroll
+                for (int r = 0; r < 2; r++)
+                    if (c == 0 && g + r * 8 < group) {
+                        merged[(g + r * 8) * OUT_STRIDE + HEAD_DIM] = top[r];
+                        merged[(g + r * 8) * OUT_STRIDE + HEAD_DIM + 1] = total_mass[r];
+                    }
+            }
+            __syncthreads();
+        }
+
+        // ---- whole pairs leave; partial ones wait for their other blocks ----------------------------------------
+        HALF* result = out + (i64(token) * kv_heads + head) * group * HEAD_DIM;
+        const int items = group * HEAD_DIM;
+        if (from == 0 && upto == pages) {
+            for (int i = threadIdx.x; i < items; i += WARPS * 32) {
+                const float* row = merged + i / HEAD_DIM * OUT_STRIDE;
+                result[i] = to_half(row[i % HEAD_DIM] / row[HEAD_DIM + 1]);
+            }
+        } else {
+            const int pair_begin = first_page[sequence] * kv_heads + head * pages;
+            auto owner_of = [&](int at) { return int((i64(at + 1) * blocks - 1) / total); };
+            const int owner = owner_of(pair_begin), last = owner_of(pair_begin + pages - 1);
+            auto slot = [&](int b) {  // a block's first stretch lies in its slot 0, a later one in slot 1
+                return partials + i64(2 * b + (start_of(b) < pair_begin)) * group * OUT_STRIDE;
+            };
+            float* mine = slot(blockIdx.x);
+            for (int i = threadIdx.x; i < group * OUT_STRIDE; i += WARPS * 32) mine[i] = merged[i];
+            __threadfence();
+            __syncthreads();
+            if (threadIdx.x == 0)
+                last_arrival = atomicAdd(&arrivals[sequence * kv_heads + head], 1) == last - owner;
+            __syncthreads();
+            if (last_arrival) {
+                __threadfence();
+                for (int i = threadIdx.x; i < items; i += WARPS * 32) {
+                    const int row = i / HEAD_DIM * OUT_STRIDE, column = i % HEAD_DIM;
+                    float peak = NEVER, sum = 0.0f, weight = 0.0f;
+                    for (int b = owner; b <= last; b++) {
+                        const float* part = slot(b) + row;
+                        const float m = __ldcg(part + HEAD_DIM), high = fmaxf(peak, m);
+                        const float keep = exp2_fast(peak - high), add = exp2_fast(m - high);
+                        sum = sum * keep + __ldcg(part + column) * add;
+                        weight = weight * keep + __ldcg(part + HEAD_DIM + 1) * add;
+                        peak = high;
+                    }
+                    result[i] = to_half(sum / weight);
+                }
+                if (threadIdx.x == 0) arrivals[sequence * kv_heads + head] = 0;
+            }
+        }
+        __syncthreads();
+    }
+    copy_wait<0>();
+}

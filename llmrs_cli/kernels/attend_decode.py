@@ -1,0 +1,86 @@
+"""Launcher of attend_decode.cu: paged attention of sequences with one query each."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape
+from llmrs_cli.kernels.loader import Unit
+
+WARPS = 4
+MAX_GROUP = 16
+EXTRA = 4
+"""Floats of a partial row beside its D sums."""
+
+
+def unit(bf16: bool, head_dim: int) -> Unit:
+    """The translation unit for one 16-bit type and head size."""
+    return Unit("attend_decode", (("BF16", int(bf16)), ("HEAD_DIM", head_dim)))
+
+
+def shared_bytes(head_dim: int, group: int) -> int:
+    """Dynamic shared memory of a block: a ring of pages per warp, and the merge buffer."""
+    stages = 2 if head_dim > 128 else 3
+    ring = WARPS * stages * 2 * 16 * (head_dim * 2 + 16)
+    queries = 16 * (head_dim * 2 + 16) if head_dim > 128 else 0
+    return ring + group * (head_dim + EXTRA) * 4 + queries
+
+
+def grid_blocks(multiprocessors: int, head_dim: int) -> int:
+    """Blocks that fill the GPU once."""
+    return multiprocessors * (1 if head_dim > 128 else 2)
+
+
+def attend_decode(
+    device: Device,
+    bf16: bool,
+    q: Any,
+    keys: Any,
+    values: Any,
+    tables: Any,
+    contexts: Any,
+    query_start: Any,
+    first_page: Any,
+    out: Any,
+    partials: Any,
+    arrivals: Any,
+    *,
+    blocks: int,
+    scale: float,
+    window: int = 0,
+) -> None:
+    """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
+
+    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (S, MB), contexts (S,), query_start and
+    first_page (S + 1,), out (T, Hq·D). `partials` (2·blocks, ≥ G·(D + 4)) float32 is scratch; `arrivals`
+    (≥ S·Hkv,) int32 holds zeros before and after. window 0: none.
+    """
+    _, heads, d = q.shape
+    sequences, width = tables.shape
+    kv_heads = keys.shape[1]
+    group = heads // kv_heads
+    if group > MAX_GROUP or d % 16 or d > 256:
+        raise EngineFault(f"attend_decode cannot serve {group} query heads a key head of size {d}.")
+    params: tuple[Param, ...] = (
+        Buffer("q", "u16", ("T", "Hq", "D")),
+        Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("tables", "i32", ("S", "MB")),
+        Buffer("contexts", "i32", ("S",)),
+        Buffer("query_start", "i32", (sequences + 1,)),
+        Buffer("first_page", "i32", (sequences + 1,)),
+        Buffer("out", "u16", ("T", heads * d)),
+        Buffer("partials", "f32", ("blocks", "scratch")),
+        Buffer("arrivals", "i32", ("pairs",)),
+        Scalar("scale", "f32"),
+        *(Scalar(name, "i32") for name in ("sequences", "table_width", "kv_heads", "group", "window")),
+    )
+    assert partials.size >= 2 * blocks * group * (d + EXTRA) and arrivals.size >= sequences * kv_heads
+    Kernel(unit(bf16, d), "attend_decode", params).launch(
+        device,
+        Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group)),
+        q, keys, values, tables, contexts, query_start, first_page, out, partials, arrivals,
+        scale * math.log2(math.e), sequences, width, kv_heads, group, window,
+    )  # fmt: skip

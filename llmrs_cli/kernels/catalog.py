@@ -1,0 +1,45 @@
+"""All translation units that a model needs: what is built ahead, and what the tests compile everywhere."""
+
+from __future__ import annotations
+
+from llmrs_cli.kernels import (
+    attend_decode,
+    attend_prefill,
+    embed,
+    linear_small,
+    read_all,
+    rms_norm,
+    rope_store,
+    silu_mul,
+)
+from llmrs_cli.kernels.loader import Unit
+
+HEAD_DIMS = (64, 96, 128, 256)
+"""Head sizes of the models we know; other multiples of 16 up to 256 compile when they are met."""
+
+
+def model_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
+    """Units for one 16-bit type and head size."""
+    return (*typed_units(bf16), *head_units(bf16, head_dim))
+
+
+def typed_units(bf16: bool) -> tuple[Unit, ...]:
+    """Units that depend on the 16-bit type alone."""
+    simple = (module.unit(bf16) for module in (embed, rms_norm, silu_mul, rope_store))
+    return (*simple, *linear_small.units(bf16))
+
+
+def head_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
+    """Units that depend on the head size."""
+    prefill = attend_prefill.unit(bf16, head_dim, attend_prefill.shape_for(head_dim))
+    return attend_decode.unit(bf16, head_dim), prefill
+
+
+def all_units() -> tuple[Unit, ...]:
+    """Every unit for every 16-bit type and known head size."""
+    units = [read_all.UNIT]
+    for bf16 in (True, False):
+        units += typed_units(bf16)
+        for head_dim in HEAD_DIMS:
+            units += head_units(bf16, head_dim)
+    return tuple(units)

@@ -1,0 +1,19 @@
+// The residual stream of a step: rows of the embedding table, widened to float32. One block a token.
+#include "common.cuh"
+
+extern "C" __global__ void __launch_bounds__(256) embed(
+    const HALF* table,  // (V, C)
+    const int* ids,     // (T,)
+    float* out,         // (T, C)
+    int c) {            // a multiple of 8
+    allow_next();
+    wait_for_previous();
+    const HALF* row = table + i64(ids[blockIdx.x]) * c;
+    for (int i = threadIdx.x * 8; i < c; i += 256 * 8) {
+        const uint4 v = load_uint4(row + i);
+        float4* to = reinterpret_cast<float4*>(out + i64(blockIdx.x) * c + i);
+        const float2 a = unpack2(v.x), b = unpack2(v.y), d = unpack2(v.z), e = unpack2(v.w);
+        to[0] = make_float4(a.x, a.y, b.x, b.y);
+        to[1] = make_float4(d.x, d.y, e.x, e.y);
+    }
+}

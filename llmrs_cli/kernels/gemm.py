@@ -1,0 +1,166 @@
+"""Large matrix products through cuBLASLt, with our own handle, workspace and choice of algorithm.
+
+CuPy refuses cuBLAS during stream capture and offers no cuBLASLt, so this goes through nvmath's bindings.
+cuBLASLt is column-major: row-major out (M, N) = x (M, K) · W (N, K)ᵀ is its (N × M) = Wᵀᵀ · xᵀ, with W
+transposed and x not. The algorithm of a shape is the fastest of what cuBLASLt proposes, timed on first use,
+which must not fall into a capture.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from llmrs_cli.errors import EngineFault
+
+WORKSPACE = 32 << 20
+"""Bytes; what NVIDIA recommends on Hopper."""
+CANDIDATES = 8
+TRIALS = 5
+R_32F, R_16F, R_16BF = 0, 2, 14
+COMPUTE_32F = 68
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an algorithm is chosen for; out is float32 or 16-bit."""
+
+    m: int
+    n: int
+    k: int
+    bf16: bool
+    wide: bool
+    """float32 output"""
+    bias: bool
+    accumulate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Descriptors and the algorithm of one problem."""
+
+    operation: int
+    weight: int
+    x: int
+    out: int
+    algorithm: Any
+    """(1,) record of matmul_algo_dtype"""
+
+
+@dataclass(slots=True)
+class Gemm:
+    """cuBLASLt on one GPU; one per device, used from one thread."""
+
+    _lt: Any = field(init=False)
+    _handle: int = field(init=False)
+    _workspace: Any = field(init=False)
+    _choices: dict[Problem, _Choice] = field(init=False, default_factory=dict)
+    _one: Any = field(init=False)
+    _zero: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        import cupy
+        from nvmath.bindings import cublasLt
+
+        self._lt = cublasLt
+        self._handle = cublasLt.create()
+        self._workspace = cupy.empty(WORKSPACE, cupy.uint8)
+        self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
+
+    def __call__(
+        self, bf16: bool, x: Any, weight: Any, out: Any, bias: Any = None, accumulate: bool = False
+    ) -> None:
+        """out = x · Wᵀ (+ bias) (+ out): x (M, K) and weight (N, K) 16-bit, out (M, N) 16-bit or float32.
+
+        bias (N,) has the type of `out`. Enqueued on CuPy's current stream.
+        """
+        (m, k), n = x.shape, weight.shape[0]
+        assert weight.shape[1] == k and out.shape == (m, n), (x.shape, weight.shape, out.shape)
+        problem = Problem(m, n, k, bf16, out.dtype == np.float32, bias is not None, accumulate)
+        choice = self._choices.get(problem)
+        if choice is None:
+            choice = self._choose(problem, x, weight, bias)
+            self._choices[problem] = choice
+        self._run(problem, choice, x, weight, out, bias)
+
+    def _run(self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any) -> None:
+        import cupy
+
+        if bias is not None:
+            self._set(choice.operation, self._lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr, np.uint64)
+        beta = self._one if problem.accumulate else self._zero
+        self._lt.matmul(
+            self._handle, choice.operation, self._one.ctypes.data, weight.data.ptr, choice.weight, x.data.ptr,
+            choice.x, beta.ctypes.data, out.data.ptr, choice.out, out.data.ptr, choice.out,
+            choice.algorithm.ctypes.data, self._workspace.data.ptr, WORKSPACE,
+            cupy.cuda.get_current_stream().ptr,
+        )  # fmt: skip
+
+    def _set(self, operation: int, attribute: int, value: int, kind: Any) -> None:
+        held = np.array([value], kind)
+        self._lt.matmul_desc_set_attribute(operation, attribute, held.ctypes.data, held.nbytes)
+
+    def _choose(self, problem: Problem, x: Any, weight: Any, bias: Any) -> _Choice:
+        """Descriptors and the fastest algorithm; runs every candidate on a scratch output."""
+        import cupy
+
+        operation = self._operation(problem)
+        narrow = R_16BF if problem.bf16 else R_16F
+        layout = self._lt.matrix_layout_create
+        weights = layout(narrow, problem.k, problem.n, problem.k)
+        xs = layout(narrow, problem.k, problem.m, problem.k)
+        outs = layout(R_32F if problem.wide else narrow, problem.n, problem.m, problem.n)
+        scratch = cupy.zeros((problem.m, problem.n), np.float32 if problem.wide else np.uint16)
+        if bias is not None:
+            self._set(operation, self._lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr, np.uint64)
+        choices = [
+            _Choice(operation, weights, xs, outs, algorithm)
+            for algorithm in self._proposals(problem, operation, weights, xs, outs)
+        ]
+        times = [self._time(problem, choice, x, weight, scratch, bias) for choice in choices]
+        return choices[times.index(min(times))]
+
+    def _operation(self, problem: Problem) -> int:
+        lt, attributes = self._lt, self._lt.MatmulDescAttribute
+        operation: int = lt.matmul_desc_create(COMPUTE_32F, R_32F)
+        self._set(operation, attributes.TRANSA, 1, np.int32)
+        if problem.bias:
+            self._set(operation, attributes.EPILOGUE, int(lt.Epilogue.BIAS), np.uint32)
+        return operation
+
+    def _proposals(self, problem: Problem, operation: int, weight: int, x: int, out: int) -> list[Any]:
+        lt = self._lt
+        preference = lt.matmul_preference_create()
+        size = np.array([WORKSPACE], np.uint64)
+        limit = lt.MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES
+        lt.matmul_preference_set_attribute(preference, limit, size.ctypes.data, size.nbytes)
+        results = np.zeros(CANDIDATES, lt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, np.int32)
+        lt.matmul_algo_get_heuristic(
+            self._handle, operation, weight, x, out, out, preference, CANDIDATES, results.ctypes.data,
+            count.ctypes.data,
+        )  # fmt: skip
+        lt.matmul_preference_destroy(preference)
+        found = [results[i : i + 1]["algo"].copy() for i in range(int(count[0])) if results[i]["state"] == 0]
+        if not found:
+            raise EngineFault(f"cuBLASLt has no algorithm for ({problem.m}, {problem.k}) x {problem.n}.")
+        return found
+
+    def _time(
+        self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any
+    ) -> float:  # milliseconds
+        from cupy.cuda import Event, get_current_stream, get_elapsed_time
+
+        stream = get_current_stream()
+        times = []
+        for _ in range(TRIALS):
+            start, end = Event(), Event()
+            start.record(stream)
+            self._run(problem, choice, x, weight, out, bias)
+            end.record(stream)
+            end.synchronize()
+            times.append(get_elapsed_time(start, end))
+        return float(statistics.median(times))

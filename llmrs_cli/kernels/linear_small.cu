@@ -1,0 +1,269 @@
+// y = x · Wᵀ for few tokens (M ≤ 8 · NT): one pass over W at memory speed.
+//
+// A block owns a contiguous, balanced range of W's rows, so every multiprocessor reads the same number of bytes
+// whatever N is. WK warps split K, the others split the rows. W feeds tensor cores straight from global memory:
+// a lane's 16-byte load holds 8 consecutive k of one row; taking its four pairs as the k fragments of two mma
+// steps permutes k alike in W and x, which a sum over k does not notice. DEPTH such steps are always in flight.
+// The first of them are issued before wait_for_previous(): weights do not depend on the kernel before.
+//
+// Prologue  plain: x (M, K) 16-bit.   norm: residual (M, K) float32, RMS norm into shared memory (M ≤ 8).
+// Epilogue  store: 16-bit y (M, N), + bias.   add: residual (M, N) float32 += y + bias.
+//           silu: W is gate over up (2F, K), y (M, F) = silu(gate) · up.   logits: float32 y (M, N).
+#include "mma.cuh"
+
+#ifndef WARPS
+#define WARPS 8
+#endif
+#ifndef TILES
+#define TILES 2
+#endif
+#ifndef STEPS_AHEAD
+#define STEPS_AHEAD 3
+#endif
+#ifndef RESIDENT
+#define RESIDENT 2
+#endif
+
+constexpr int ROWS = 16 * TILES;      // rows of W in one pass of a warp
+constexpr int ROW_STRIDE = ROWS + 4;  // of the partial sums in shared memory, in floats: no bank conflicts
+enum Epilogue { STORE, ADD, SILU, LOGITS };
+
+struct Problem {
+    const HALF* weight;      // (N, K), for SILU (2F, K)
+    const HALF* x;           // (M, K), plain prologue
+    const float* residual;   // (T, K), norm prologue
+    const int* rows;         // (M,) rows of `residual` to take, or null: 0 … M - 1
+    const float* norm;       // (K,), norm prologue
+    float eps;
+    const float* bias;       // (N,) or null; for SILU (2F,)
+    void* out;               // (M, N) 16-bit or float32; for SILU (M, F)
+    int m, n, k;             // for SILU n = F
+    int split;               // WK: warps of a block along K, a divisor of WARPS
+    int ahead;               // bytes of W that a block asks L2 for before it waits
+};
+
+// float16 has no room for what a norm has not yet scaled down.
+constexpr float HEADROOM = BF16 ? 1.0f : 1.0f / 16;
+
+// The M residual rows times the norm's weights into shared memory, 16-bit, `stride` elements a row. The factor
+// 1 / rms of a token commutes with the product, so nobody waits for its sum: it goes to `factors` (M,), which is
+// complete after the next barrier but one, and the epilogue applies it.
+DEVICE void scale_row(const Problem& p, HALF* shared, int k, const float4& v, float& squares) {
+    const float4 w = *reinterpret_cast<const float4*>(p.norm + k);
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    *reinterpret_cast<uint2*>(shared) = make_uint2(pack2(v.x * w.x * HEADROOM, v.y * w.y * HEADROOM),
+                                                   pack2(v.z * w.z * HEADROOM, v.w * w.w * HEADROOM));
+}
+
+template <int TOKENS>
+DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch, float* factors) {
+    constexpr int STEP = WARPS * 128, UNROLL = 4;
+    float squares[TOKENS] = {};
+    auto row_of = [&](int t) { return p.residual + i64(p.rows ? p.rows[t] : t) * p.k; };
+    if (p.m == 1) {  // all loads of the row in flight at once
+#pragma unroll 1
+        for (int k0 = threadIdx.x * 4; k0 < p.k; k0 += STEP * UNROLL) {
+            float4 v[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (k0 + u * STEP < p.k) v[u] = *reinterpret_cast<const float4*>(row_of(0) + k0 + u * STEP);
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (k0 + u * STEP < p.k) scale_row(p, shared + k0 + u * STEP, k0 + u * STEP, v[u], squares[0]);
+        }
+    } else {  // four tokens in flight at once
+#pragma unroll 1
+        for (int k = threadIdx.x * 4; k < p.k; k += STEP) {
+#pragma unroll
+            for (int t0 = 0; t0 < TOKENS; t0 += UNROLL) {
+                float4 v[UNROLL];
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++)
+                    if (t0 + u < p.m) v[u] = *reinterpret_cast<const float4*>(row_of(t0 + u) + k);
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++)
+                    if (t0 + u < p.m)
+                        scale_row(p, shared + (t0 + u) * stride + k, k, v[u], squares[t0 + u]);
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < TOKENS; t++) {
+        if (t >= p.m) break;
+        const float sum = warp_sum(squares[t]);
+        if (threadIdx.x % 32 == 0) scratch[t * WARPS + threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < p.m) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += scratch[threadIdx.x * WARPS + w];
+        factors[threadIdx.x] = rsqrtf(sum / p.k + p.eps) / HEADROOM;
+    }
+}
+
+template <Epilogue E>
+DEVICE void write_out(const Problem& p, int token, int row, float value, float up) {
+    const i64 at = i64(token) * p.n + row;
+    if constexpr (E == SILU) {
+        if (p.bias) { value += p.bias[row]; up += p.bias[p.n + row]; }
+        static_cast<HALF*>(p.out)[at] = to_half(value / (1.0f + __expf(-value)) * up);
+    } else {
+        if (p.bias) value += p.bias[row];
+        if constexpr (E == STORE) static_cast<HALF*>(p.out)[at] = to_half(value);
+        if constexpr (E == ADD) static_cast<float*>(p.out)[at] += value;
+        if constexpr (E == LOGITS) static_cast<float*>(p.out)[at] = value;
+    }
+}
+
+template <int NT, bool NORM, Epilogue E>
+DEVICE void linear(const Problem& p) {
+    constexpr int DEPTH = NT == 1 ? STEPS_AHEAD : STEPS_AHEAD > 2 ? STEPS_AHEAD - 1 : 2;
+    extern __shared__ __align__(16) float shared[];
+    float* partial = shared;                                   // [WARPS][8·NT][ROW_STRIDE]
+    float* scratch = partial + WARPS * 8 * NT * ROW_STRIDE;    // norm only: [8][WARPS] sums, [8] factors
+    float* factors = scratch + 8 * WARPS;
+    HALF* normed = reinterpret_cast<HALF*>(factors + 8);       // [M][K + 32]
+    const int x_stride = NORM ? (p.k + 63) / 64 * 64 + 32 : p.k;
+
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
+    const int wk = warp % p.split, wr = warp / p.split, groups = WARPS / p.split;
+
+    // Rows of this block, evenly over its passes; a pass of SILU is half gate, half up.
+    constexpr int PER_PASS = E == SILU ? ROWS / 2 : ROWS;
+    const int begin = i64(p.n) * blockIdx.x / gridDim.x, end = i64(p.n) * (blockIdx.x + 1) / gridDim.x;
+    const int turns = (end - begin + PER_PASS * groups - 1) / (PER_PASS * groups);
+    const int per = (end - begin + turns * groups - 1) / max(turns * groups, 1);
+    const int all = (p.k + 31) / 32;
+    const int first = all * wk / p.split, steps = all * (wk + 1) / p.split - first;
+    const int rounds = (steps + DEPTH - 1) / DEPTH;
+
+    // The loads run ahead of the products, with their own place: step `load_step` of rows `load_row`.
+    uint4 low[DEPTH][TILES], high[DEPTH][TILES];  // rows g and g + 8 of each tile
+    // Offsets are 32-bit elements: the launcher refuses larger matrices.
+    const u32 eight = 8 * p.k, half = E == SILU ? u32(p.n) * p.k : 0;
+    u32 offset = u32(begin + wr * per + g) * p.k + first * 32 + c * 8;
+    int load_step = 0, load_row = begin + wr * per;
+    auto fetch = [&](int slot) {
+        const bool inside = load_step < steps && (first + load_step) * 32 + c * 8 < p.k;
+        const int live = inside ? min(per, end - load_row) - g : 0;
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const int r = (E == SILU ? t % (TILES / 2) : t) * 16;
+            const u32 at = offset + r / 8 * eight + (t >= TILES / 2 ? half : 0);
+            low[slot][t] = high[slot][t] = make_uint4(0, 0, 0, 0);
+            if (r < live) low[slot][t] = load_stream(p.weight + at);
+            if (r + 8 < live) high[slot][t] = load_stream(p.weight + (at + eight));
+        }
+        offset += 32;
+        if (++load_step == rounds * DEPTH) {
+            load_step = 0, load_row += groups * per;
+            offset += u32(groups * per) * p.k - rounds * DEPTH * 32;
+        }
+    };
+
+    allow_next();
+    if constexpr (NORM)
+        for (int k = threadIdx.x * 32; k < p.k; k += WARPS * 1024)
+            asm volatile("prefetch.global.L2 [%0];" :: "l"(p.norm + k));
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x == 0 && p.ahead > 0) {
+        const i64 bytes = min(i64(p.ahead), i64(end - begin) * p.k * 2) / 16 * 16;
+        const HALF* from = p.weight + i64(begin) * p.k;
+        if (bytes) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(int(bytes)));
+        if (E == SILU && bytes)
+            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from + i64(p.n) * p.k), "r"(int(bytes)));
+    }
+#endif
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) fetch(d);
+    wait_for_previous();
+    if constexpr (NORM) norm_rows<8 * NT>(p, normed, x_stride, scratch, factors);
+    const HALF* x = NORM ? normed : p.x;
+
+    float sum[TILES][NT][4];
+    auto clear = [&]() {
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int n = 0; n < NT; n++) sum[t][n][0] = sum[t][n][1] = sum[t][n][2] = sum[t][n][3] = 0.0f;
+    };
+    auto step = [&](int slot, int k) {
+        uint4 xs[NT];
+#pragma unroll
+        for (int n = 0; n < NT; n++) {
+            const int token = n * 8 + g;
+            xs[n] = token < p.m && k < p.k ? load_uint4(x + i64(token) * x_stride + k) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const uint4 a = low[slot][t], b = high[slot][t];
+#pragma unroll
+            for (int n = 0; n < NT; n++) {
+                mma(sum[t][n], a.x, b.x, a.y, b.y, xs[n].x, xs[n].y);
+                mma(sum[t][n], a.z, b.z, a.w, b.w, xs[n].z, xs[n].w);
+            }
+        }
+    };
+    // The WK partial sums of a row meet in shared memory, in a fixed order.
+    auto finish = [&](int row) {
+        float* mine = partial + warp * 8 * NT * ROW_STRIDE;
+#pragma unroll
+        for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    mine[(n * 8 + 2 * c + i % 2) * ROW_STRIDE + t * 16 + g + i / 2 * 8] = sum[t][n][i];
+        __syncthreads();
+        const int stop = min(row + per, end);
+#pragma unroll 1
+        for (int item = wk * 32 + lane; item < PER_PASS * p.m; item += p.split * 32) {
+            const int r = item % PER_PASS, token = item / PER_PASS;
+            if (row + r >= stop) continue;
+            float value = 0.0f, up = 0.0f;
+            for (int w = 0; w < p.split; w++) {
+                const float* from = partial + ((wr * p.split + w) * 8 * NT + token) * ROW_STRIDE + r;
+                value += from[0];
+                if constexpr (E == SILU) up += from[PER_PASS];
+            }
+            if constexpr (NORM) value *= factors[token], up *= factors[token];
+            write_out<E>(p, token, row + r, value, up);
+        }
+        __syncthreads();
+    };
+
+    int row = begin + wr * per;
+#pragma unroll 1
+    for (int turn = 0; turn < turns; turn++, row += groups * per) {
+        clear();
+#pragma unroll 1
+        for (int i = 0; i < rounds; i++) {
+#pragma unroll
+            for (int d = 0; d < DEPTH; d++) {
+                const int at = i * DEPTH + d;
+                step(d, at < steps ? (first + at) * 32 + c * 8 : p.k);
+                fetch(d);
+            }
+        }
+        finish(row);
+    }
+}
+
+#define KERNEL(NAME, NT, NORM, E)                                                                                   \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, NT == 1 ? RESIDENT : 1) NAME(                                        \
+        const HALF* weight, const HALF* x, const float* residual, const int* rows, const float* norm, float eps,    \
+        const float* bias, void* out, int m, int n, int k, int split, int ahead) {                                  \
+        linear<NT, NORM, E>(Problem{weight, x, residual, rows, norm, eps, bias, out, m, n, k, split, ahead});       \
+    }
+KERNEL(linear8_store, 1, false, STORE)
+KERNEL(linear8_add, 1, false, ADD)
+KERNEL(linear8_silu, 1, false, SILU)
+KERNEL(linear8_logits, 1, false, LOGITS)
+KERNEL(linear16_store, 2, false, STORE)
+KERNEL(linear16_add, 2, false, ADD)
+KERNEL(linear16_silu, 2, false, SILU)
+KERNEL(linear16_logits, 2, false, LOGITS)
+KERNEL(norm_linear8_store, 1, true, STORE)
+KERNEL(norm_linear8_silu, 1, true, SILU)
+KERNEL(norm_linear8_logits, 1, true, LOGITS)

@@ -1,0 +1,29 @@
+"""Launcher of rms_norm.cu: RMS norm of the float32 residual into 16-bit activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape
+from llmrs_cli.kernels.loader import Unit
+
+_PARAMS = (
+    Buffer("x", "f32", ("T", "C")),
+    Buffer("rows", "i32", ("M",), optional=True),
+    Buffer("weight", "f32", ("C",)),
+    Buffer("y", "u16", ("M", "C")),
+    Scalar("c", "i32"),
+    Scalar("eps", "f32"),
+)
+
+
+def unit(bf16: bool) -> Unit:
+    """The translation unit for one 16-bit type."""
+    return Unit("rms_norm", (("BF16", int(bf16)),))
+
+
+def rms_norm(device: Device, bf16: bool, x: Any, weight: Any, eps: float, out: Any, rows: Any = None) -> None:
+    """out[m] = norm(x[rows[m]]) (or of x[m]): x (T, C) float32, weight (C,), out (M, C) 16-bit."""
+    tokens, c = out.shape
+    kernel = Kernel(unit(bf16), "rms_norm", _PARAMS)
+    kernel.launch(device, Shape((tokens, 1, 1), (256, 1, 1)), x, rows, weight, out, c, eps)

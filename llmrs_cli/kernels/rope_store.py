@@ -1,0 +1,62 @@
+"""Launcher of rope_store.cu: head norms, rotation, keys and values into their pages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
+from llmrs_cli.kernels.loader import Unit
+
+WARPS = 4
+MAX_HEAD_DIM = 256
+
+
+def unit(bf16: bool) -> Unit:
+    """The translation unit for one 16-bit type."""
+    return Unit("rope_store", (("BF16", int(bf16)),))
+
+
+def _params(all_heads: int) -> tuple[Buffer | Scalar, ...]:
+    return (
+        Buffer("qkv", "u16", ("T", all_heads)),
+        Buffer("positions", "i32", ("T",)),
+        Buffer("slots", "i32", ("T",)),
+        Buffer("table", "f32", ("P", "D")),
+        Buffer("q_norm", "f32", ("D",), optional=True),
+        Buffer("k_norm", "f32", ("D",), optional=True),
+        Buffer("q", "u16", ("T", "Hq", "D")),
+        Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
+        Scalar("heads", "i32"),
+        Scalar("kv_heads", "i32"),
+        Scalar("d", "i32"),
+        Scalar("eps", "f32"),
+    )
+
+
+def rope_store(
+    device: Device,
+    bf16: bool,
+    qkv: Any,
+    positions: Any,
+    slots: Any,
+    table: Any,
+    norms: tuple[Any, Any],
+    eps: float,
+    q: Any,
+    keys: Any,
+    values: Any,
+) -> None:
+    """Split qkv (T, (Hq + 2·Hkv)·D): rotated queries to q (T, Hq, D), keys and values to their slots (T,).
+
+    `norms` are the per-head norms of queries and keys, or None each. A slot of -1 is not stored.
+    """
+    tokens, heads, d = q.shape
+    kv_heads = keys.shape[1]
+    total = heads + 2 * kv_heads
+    kernel = Kernel(unit(bf16), "rope_store", _params(total * d))
+    kernel.launch(
+        device,
+        Shape((ceil_div(total, WARPS), tokens, 1), (WARPS * 32, 1, 1)),
+        qkv, positions, slots, table, *norms, q, keys, values, heads, kv_heads, d, eps,
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""embed, rms_norm, silu_mul and rope_store against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.embed import embed
+from llmrs_cli.kernels.rms_norm import rms_norm
+from llmrs_cli.kernels.rope_store import rope_store
+from llmrs_cli.kernels.silu_mul import silu_mul
+from tests.gpu.halves import TYPES, error, halves, rounding, widened
+
+cp = pytest.importorskip("cupy")
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("c", [96, 3584])
+def test_embedding_takes_rows(device: CudaDevice, bf16: bool, c: int) -> None:
+    rng = np.random.default_rng(c)
+    table, table64 = halves(rng.standard_normal((333, c)), bf16)
+    ids = rng.integers(0, 333, 17).astype(np.int32)
+    out = cp.zeros((17, c), cp.float32)
+    embed(device, bf16, table, cp.asarray(ids), out)
+    assert (cp.asnumpy(out) == table64[ids]).all()
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("c", [96, 3584])
+@pytest.mark.parametrize("gathered", [True, False])
+def test_norm(device: CudaDevice, bf16: bool, c: int, gathered: bool) -> None:
+    rng = np.random.default_rng(c)
+    x = rng.standard_normal((20, c)).astype(np.float32) * 7
+    gamma = rng.standard_normal(c).astype(np.float32)
+    rows = rng.permutation(20)[:9].astype(np.int32) if gathered else np.arange(20, dtype=np.int32)
+    out = cp.zeros((len(rows), c), cp.uint16)
+    rms_norm(
+        device, bf16, cp.asarray(x), cp.asarray(gamma), 1e-5, out, cp.asarray(rows) if gathered else None
+    )
+    x64 = x[rows].astype(np.float64)
+    wanted = x64 / np.sqrt((x64**2).mean(axis=1, keepdims=True) + 1e-5) * gamma
+    assert error(widened(out, bf16), wanted) < rounding(bf16)
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("f", [32, 18944])
+def test_gate(device: CudaDevice, bf16: bool, f: int) -> None:
+    rng = np.random.default_rng(f)
+    gate_up, wide = halves(rng.standard_normal((5, 2 * f)) * 4, bf16)
+    gate, up = np.split(wide, 2, axis=1)
+    out = cp.zeros((5, f), cp.uint16)
+    silu_mul(device, bf16, gate_up, out)
+    assert error(widened(out, bf16), gate / (1 + np.exp(-gate)) * up) < rounding(bf16)
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("d", [16, 64, 96, 128, 256])
+@pytest.mark.parametrize("normed", [True, False])
+def test_rotation_and_store(device: CudaDevice, bf16: bool, d: int, normed: bool) -> None:
+    rng = np.random.default_rng(d)
+    tokens, heads, kv_heads, blocks = 9, 6, 2, 4
+    qkv, wide = halves(rng.standard_normal((tokens, (heads + 2 * kv_heads) * d)), bf16)
+    angles = rng.uniform(0, 6, (50, d // 2))
+    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    positions = rng.integers(0, 50, tokens).astype(np.int32)
+    slots = rng.permutation(blocks * 64)[:tokens].astype(np.int32)
+    slots[4] = -1
+    norms = [rng.standard_normal(d).astype(np.float32) if normed else None for _ in range(2)]
+    q = cp.zeros((tokens, heads, d), cp.uint16)
+    keys, values = (cp.zeros((blocks, kv_heads, 64, d), cp.uint16) for _ in range(2))
+    rope_store(
+        device, bf16, qkv, cp.asarray(positions), cp.asarray(slots), cp.asarray(table),
+        tuple(None if n is None else cp.asarray(n) for n in norms), 1e-6, q, keys, values,
+    )  # fmt: skip
+
+    by_head = wide.reshape(tokens, -1, d)
+
+    def turned(x: np.ndarray, norm: np.ndarray | None) -> np.ndarray:
+        if norm is not None:
+            x = x / np.sqrt((x**2).mean(axis=-1, keepdims=True) + 1e-6) * norm
+        cos, sin = (part[positions][:, None] for part in np.split(table.astype(np.float64), 2, axis=1))
+        a, b = np.split(x, 2, axis=-1)
+        return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+    assert error(widened(q, bf16), turned(by_head[:, :heads], norms[0])) < rounding(bf16)
+    kept = slots >= 0
+    place = slots[kept] // 64, slice(None), slots[kept] % 64
+    wanted = turned(by_head[:, heads : heads + kv_heads], norms[1])
+    assert error(widened(keys, bf16)[place], wanted[kept]) < rounding(bf16)
+    assert (widened(values, bf16)[place] == by_head[kept, heads + kv_heads :]).all()
+    assert int((keys != 0).any(axis=-1).sum()) <= kept.sum() * kv_heads

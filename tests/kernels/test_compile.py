@@ -1,0 +1,57 @@
+"""Every kernel compiles for every architecture, without a GPU, and keeps to its registers.
+
+A kernel that spills is right and several times too slow, so local memory fails here.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from llmrs_cli.kernels.catalog import all_units, head_units
+from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
+from llmrs_cli.kernels.resources import Resources, parse
+
+pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
+
+MAX_UNITS = 60
+GOLDEN_HEAD_DIMS = 16, 32
+"""Head sizes of the tiny golden checkpoints, compiled for one architecture only."""
+
+
+def spills(unit: Unit, arch: str) -> list[str]:
+    found: list[Resources] = parse(compile_unit(unit, arch).log)
+    assert found, f"the compiler reported nothing for {unit}"
+    return [f"{unit}: {kernel.name} ({kernel.local_bytes} bytes)" for kernel in found if kernel.local_bytes]
+
+
+def spills_of(units: tuple[Unit, ...], arch: str) -> list[str]:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return [line for lines in pool.map(lambda unit: spills(unit, arch), units) for line in lines]
+
+
+def test_there_are_not_too_many_units() -> None:
+    assert len(set(all_units())) == len(all_units()) <= MAX_UNITS
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_no_kernel_takes_local_memory(arch: str) -> None:
+    assert spills_of(all_units(), arch) == []
+
+
+@pytest.mark.parametrize("head_dim", GOLDEN_HEAD_DIMS)
+def test_small_heads_compile(head_dim: int) -> None:
+    assert spills_of(head_units(True, head_dim), "sm_80") == []
+
+
+def test_a_spill_is_seen() -> None:
+    log = (
+        "ptxas info    : Compiling entry function 'k' for 'sm_80'\n"
+        "ptxas info    : Function properties for k\n"
+        "ptxas         .     8 bytes stack frame, 12 bytes spill stores, 16 bytes spill loads\n"
+        "ptxas info    : Used 255 registers, used 1 barriers\n"
+    )
+    assert parse(log) == [Resources("k", 255, 36)]

@@ -26,6 +26,10 @@ PAUSES = (0.5, 1.0, 2.0, 4.0)
 """Seconds between tries in a row that bring nothing; after the last of them the failure stands."""
 
 
+ROUNDS = 3
+"""Times that a file is fetched whole before its content counts as wrong."""
+
+
 class Cancelled(Exception):  # no failure: another file's download failed, or Ctrl-C
     """The transfer was told to stop."""
 
@@ -49,25 +53,26 @@ class Transfer:
         AccessError if the Hub refuses, OSError if the disk does, Cancelled when `stop` is set.
         """
         with locked(self.cached.lock_folder / f"{file.hash}.lock"):
-            if not self.cached.has_blob(file) and self._gather_and_check(file, report):
-                self.cached.admit(file)
+            self._bring_blob(file, report)
             self.cached.enter(self.listing.commit, file)
         report(file.size)
 
-    def _gather_and_check(self, file: RepoFile, report: Callable[[int], None]) -> bool:
-        """Whether the partial now holds the content; False: another process has brought the blob meanwhile."""
+    def _bring_blob(self, file: RepoFile, report: Callable[[int], None]) -> None:
+        """Make the blob of `file` be there, whoever brings it; what has a wrong hash is fetched anew."""
         partial = self.cached.partial(file)
-        for _ in range(2):
+        for _ in range(ROUNDS):
+            if self.cached.has_blob(file):
+                return
             self._gather(file, partial, report)
             if _is_right(file, partial):
-                return True
-            partial.unlink(missing_ok=True)
-            if self.cached.has_blob(file):
-                return False
-        raise ModelError(
-            f"{quoted(file.name)} of {quoted(self.listing.repo)} arrives damaged: its hash is not the one listed.",
-            hint="Try again later; if it stays so, a proxy or mirror alters the file.",
-        )
+                self.cached.admit(file)
+            else:
+                partial.unlink(missing_ok=True)
+        if not self.cached.has_blob(file):
+            raise ModelError(
+                f"{quoted(file.name)} of {quoted(self.listing.repo)} arrives damaged: its hash is not the one listed.",
+                hint="Try again later; if it stays so, a proxy or mirror alters the file.",
+            )
 
     def _gather(self, file: RepoFile, partial: Path, report: Callable[[int], None]) -> None:
         """Fill `partial` to the file's length, across cuts, unless another process brings the blob first."""
@@ -153,7 +158,10 @@ def _is_right(file: RepoFile, path: Path) -> bool:
     if _length(path) != file.size:
         return False
     digest = file.digest()
-    with path.open("rb") as content:
-        while chunk := content.read(CHUNK):
-            digest.update(chunk)
+    try:
+        with path.open("rb") as content:
+            while chunk := content.read(CHUNK):
+                digest.update(chunk)
+    except FileNotFoundError:  # another process has just published it
+        return False
     return bool(digest.hexdigest() == file.hash)

@@ -66,6 +66,8 @@ class Row:
     extras: Mapping[str, Any]
     """Keys that are not ours, copied to the output."""
     ask: Ask | RequestError
+    size: int = 0
+    """Bytes of the line."""
 
 
 class RowReader:
@@ -93,7 +95,7 @@ class RowReader:
             self._remember(ids)
         except RequestError as error:
             return Row(index, line.number, self._shape, ids, extras, error)
-        return Row(index, line.number, self._shape, ids, extras, ask)
+        return Row(index, line.number, self._shape, ids, extras, ask, len(line.data or b""))
 
     def _remember(self, ids: Mapping[str, Any]) -> None:
         if not ids:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from llmrs_cli.chat.commands import Command, help_text, parse
 from llmrs_cli.chat.screen import Screen
 from llmrs_cli.chat.session import Session
+from llmrs_cli.engine.types import FinishReason
 from llmrs_cli.errors import EngineFault, LlmrsError
 
 TWICE = 1.0
@@ -49,9 +50,9 @@ def _turn(session: Session, screen: Screen, line: str) -> bool:
     if isinstance(meant, Command):
         return _carry_out(meant, session, screen)
     shown = session.ask(meant.text, screen)
-    if shown.finish == "abort":
+    if shown.finish is FinishReason.ABORT:
         screen.say("[stopped; the answer so far stays in the conversation]")
-    elif shown.finish == "length":
+    elif shown.finish is FinishReason.LENGTH:
         screen.warn("The answer was cut at the token limit; it stays in the conversation as it is.")
     screen.stats(shown.figures.line(session.context))
     return True

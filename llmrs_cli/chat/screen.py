@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 
 class Screen(Protocol):
@@ -28,3 +29,6 @@ class Screen(Protocol):
 
     def stats(self, text: str) -> None:
         """A line of figures."""
+
+    def working(self, text: str) -> AbstractContextManager[Any]:
+        """Something takes its time; it ends with the context."""

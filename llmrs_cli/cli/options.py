@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from llmrs_cli.cli.parameters import AliasedOption, FiniteRange, bias, device, some_text, tokens
-from llmrs_cli.engine.types import BIAS_LIMIT, MAX_LOGPROBS, MAX_SEED, MAX_TEMPERATURE
+from llmrs_cli.engine.types import BIAS_LIMIT, MAX_SEED, MAX_TEMPERATURE
 from llmrs_cli.errors import UsageError
 
 Function = Callable[..., Any]
@@ -59,7 +59,6 @@ class Sampling:
     stop_token_id: tuple[int, ...]
     logit_bias: tuple[tuple[int, float], ...]
     ignore_eos: bool
-    logprobs: int | None
 
     def given(self) -> dict[str, Any]:
         """What was said, by the names of the request fields (`repetition_penalty`, `stop_token_ids`)."""
@@ -198,9 +197,4 @@ _SAMPLING: list[Decorator] = [
         help=f"Add to a token's logit, at most {BIAS_LIMIT:g} either way; repeatable.",
     ),
     click.option("--ignore-eos", is_flag=True, help="Do not end at the model's end token."),
-    click.option(
-        "--logprobs",
-        type=click.IntRange(0, MAX_LOGPROBS),
-        help=f"Report log-probabilities with this many alternatives (0 to {MAX_LOGPROBS}); where data is written.",
-    ),
 ]

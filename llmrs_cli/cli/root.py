@@ -23,8 +23,8 @@ from llmrs_cli.cli.control import clean
 from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
 from llmrs_cli.errors import EngineFault, ExitCode, UsageError
 
-COMMANDS: dict[str, str] = {}
-"""Command name → module under `llmrs_cli.cli` that holds it as `command`."""
+COMMANDS = ("chat", "batch", "verify", "bench", "doctor", "help")
+"""Each is the object `command` in the module of its name under `llmrs_cli.cli`."""
 
 ALIASES = {"run-batch": "batch"}
 """Names that other tools use; they work and are not listed."""
@@ -37,10 +37,10 @@ class Root(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(ALIASES.get(cmd_name, cmd_name))
-        if module is None:
+        name = ALIASES.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        command = importlib.import_module(f"llmrs_cli.cli.{module}").command
+        command = importlib.import_module(f"llmrs_cli.cli.{name}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -9,6 +9,7 @@ fused op whose output strays, found by running both decoders side by side.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +19,15 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.arrays import StepArrays, StepBatch
 from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits
 from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
+from llmrs_cli.engine.backends.registry import open_backend
 from llmrs_cli.engine.model.decoder import run_body, run_head
-from llmrs_cli.engine.model.spec import ModelSpec
+from llmrs_cli.engine.model.spec import ModelSpec, from_config
 from llmrs_cli.engine.sampling import row_sampling
 from llmrs_cli.engine.types import SamplingParams
+from llmrs_cli.engine.weights.checkpoint import Checkpoint
+from llmrs_cli.engine.weights.load import load_model
+from llmrs_cli.engine.weights.random import random_checkpoint
+from llmrs_cli.errors import EngineFault
 
 Logits = NDArray[np.float32]
 
@@ -213,3 +219,46 @@ def _to_host(values: Any) -> NDArray[np.float32]:
     """A copy in NumPy; device arrays know how to come over."""
     host = values.get() if hasattr(values, "get") else values
     return np.array(host, np.float32)
+
+
+# -- self-test ----------------------------------------------------------------------------------------
+
+_SELF_TEST = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-5,
+    "torch_dtype": "float16",
+    "hidden_act": "silu",
+}
+_SELF_TEST_TOKENS = 96
+
+
+def self_test(device: str) -> float:
+    """Run a small random model on `device` and on the reference; ‖Δlogits‖/‖logits‖ at worst.
+
+    Raises EngineFault if the error is over the bound, and whatever the backend raises.
+    """
+    checkpoint = random_checkpoint(from_config(_SELF_TEST, None))
+    ids = np.random.default_rng(0).integers(0, checkpoint.spec.vocab, _SELF_TEST_TOKENS).tolist()
+    with closing(open_backend(device)) as backend, closing(open_backend("reference")) as reference:
+        ours = forced_logits(load(checkpoint, backend), ids, 1)
+        right = forced_logits(load(checkpoint, reference), ids, 1)
+        bound = bound_for(backend.name, checkpoint.spec.dtype)
+    error = float(np.max(_relative(ours, right)))
+    if not error <= bound.error:
+        raise EngineFault(
+            f"It computes wrongly: relative error {error:.1e}, at most {bound.error:.0e} is right."
+        )
+    return error
+
+
+def load(checkpoint: Checkpoint, backend: Backend) -> Loaded:
+    """`checkpoint` on `backend`, for a comparison."""
+    return Loaded(backend, load_model(checkpoint, backend), checkpoint.spec)

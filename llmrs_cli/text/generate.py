@@ -24,7 +24,7 @@ from llmrs_cli.errors import ContextLengthError, ModelError, RequestError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
 from llmrs_cli.text.generation import Generation, TokenEngine
 from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
-from llmrs_cli.text.prompt import Prompt, chat_prompt
+from llmrs_cli.text.prompt import ChatPrompts, Prompt
 from llmrs_cli.text.stream import StreamDecoder
 from llmrs_cli.text.template import ChatTemplate
 from llmrs_cli.text.tokenizer import Tokenizer
@@ -67,6 +67,7 @@ class TextEngine:
         """What the user should know about the model; for stderr."""
         self._engine = engine
         self._template = template
+        self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
 
     @classmethod
@@ -109,6 +110,11 @@ class TextEngine:
         """Tokens that prompt and answer may fill together."""
         return self._engine.limits.context
 
+    @property
+    def can_chat(self) -> bool:
+        """Whether `render` has a tokenizer and a template; without them prompts are plain text or ids."""
+        return self.tokenizer is not None and self._template.exists
+
     def stats(self) -> EngineStats:
         """What the engine has done so far."""
         return self._engine.stats()
@@ -128,23 +134,21 @@ class TextEngine:
         `continue_last`: the last message is the beginning of the answer. Raises RequestError naming what
         is wrong with the messages, ModelError if the model cannot chat.
         """
-        tokenizer = self._need_tokenizer()
+        if self._prompts is None:
+            raise _no_tokenizer()
         chat = self._template.conversation(
             messages, tools=tools, arguments=template_arguments, continue_last=continue_last
         )
-        return chat_prompt(self._template, tokenizer, chat)
+        return self._prompts.build(chat)
 
     def encode(self, text: str, *, markers: bool = False) -> tuple[int, ...]:
         """Ids of a plain prompt, with the BOS that the tokenizer prescribes.
 
         `markers`: special tokens written in the text are meant; else they are plain characters.
         """
-        return self._need_tokenizer().encode(text, markers=markers)
-
-    def _need_tokenizer(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise ModelError("This model has no tokenizer.", hint="Give it prompts as token ids.")
-        return self.tokenizer
+            raise _no_tokenizer()
+        return self.tokenizer.encode(text, markers=markers)
 
     # -- answers ------------------------------------------------------------------------------------
 
@@ -203,6 +207,10 @@ def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
     if checkpoint.tokenizer_json is None:
         return None
     return Tokenizer(checkpoint.tokenizer_json, checkpoint.tokenizer_config)
+
+
+def _no_tokenizer() -> ModelError:
+    return ModelError("This model has no tokenizer.", hint="Give it prompts as token ids.")
 
 
 def _end_tokens(configured: Sequence[int], tokenizer: Tokenizer | None, vocab: int) -> tuple[int, ...]:

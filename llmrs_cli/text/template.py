@@ -43,6 +43,11 @@ class ChatTemplate:
         )
         self._compiled: dict[str, Template] = {}
 
+    @property
+    def exists(self) -> bool:
+        """Whether the model came with a template at all."""
+        return bool(self._sources)
+
     def source(self, *, tools: bool = False) -> str:
         """The template for a conversation with or without tools. ModelError if there is none."""
         if not self._sources:

@@ -1,0 +1,81 @@
+"""`llmrs help TOPIC`: what belongs to no single command.
+
+llmrs help [TOPIC]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import click
+
+from llmrs_cli.errors import UsageError, quoted
+
+FORMATS = """\
+Input of `llmrs batch`: one JSON object a line, told apart by its keys.
+
+  {"prompt": "Capital of Peru?"}                     a user message ("system" may stand beside it)
+  {"messages": [{"role": "user", "content": "Hi"}]}  a conversation
+  {"prompt_token_ids": [1, 2, 3]}                    token ids, taken as they are
+  {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {...}}
+                                                     a request of OpenAI's batch API
+
+Beside them may stand "id" or "custom_id" and the options temperature, top_p, top_k, min_p,
+repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, max_tokens, min_tokens,
+stop, stop_token_ids, ignore_eos, n, logprobs, top_logprobs and chat_template_kwargs. Other keys are
+copied to the output; one that resembles an option is an error.
+
+Output: one line a row, in input order. For the first three kinds
+
+  {"index": 0, "id": 7, "text": "...", "finish_reason": "stop", "usage": {...}, "error": null}
+
+with "texts" and "finish_reasons" where n > 1, and "token_ids" with --return-token-ids. A row that failed
+has "text": null and "error": {"code", "message", "param", "line"}. OpenAI requests are answered as
+OpenAI's batch API does, with the error at the top level as well."""
+
+
+def _rows(entries: Iterable[tuple[str, str]]) -> str:
+    pairs = list(entries)
+    width = max(len(name) for name, _ in pairs) + 2
+    return "\n".join(f"  {name:<{width}}{meaning}" for name, meaning in pairs)
+
+
+def _exit_codes() -> str:
+    from llmrs_cli.cli.manpage import EXIT_MEANINGS
+
+    return _rows((str(int(code)), meaning) for code, meaning in EXIT_MEANINGS.items())
+
+
+def _environment() -> str:
+    from llmrs_cli.config import VARIABLES
+
+    own: Mapping[str, str] = {
+        "LLMRS_<COMMAND>_<FLAG>": "any flag of a command, such as LLMRS_CHAT_TEMPERATURE"
+    }
+    return _rows([*VARIABLES.items(), *own.items()])
+
+
+def _formats() -> str:
+    return FORMATS
+
+
+TOPICS = {"exit-codes": _exit_codes, "environment": _environment, "formats": _formats}
+
+
+@click.command("help")
+@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.pass_context
+def command(ctx: click.Context, topic: str | None) -> None:
+    """Explain exit-codes, environment or formats.
+
+    \b
+      llmrs help exit-codes      what each exit status means
+      llmrs help environment     variables that are read
+      llmrs help formats         rows of llmrs batch
+    """
+    if topic is None:
+        click.echo(ctx.find_root().get_help())
+    elif topic in TOPICS:
+        click.echo(TOPICS[topic]())
+    else:
+        raise UsageError(f"There is no topic {quoted(topic)}.", hint=f"The topics are {', '.join(TOPICS)}.")

@@ -1,0 +1,127 @@
+"""Measures an engine with random token ids, and the memory it reads from. No command line here.
+
+One run submits `batch` prompts at once: prefill ends with the last first token, decode is what follows. The
+share is the weights' bytes, read once a step, over the bandwidth of a plain loop in the same process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.random import Generator
+
+from llmrs_cli.engine.api import Engine
+from llmrs_cli.engine.types import Request, SamplingParams
+from llmrs_cli.errors import EngineFault
+
+READ_BYTES = 1 << 28
+"""Size of the array that is read and copied: more than any cache holds."""
+REPEATS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is asked of the engine at once."""
+
+    batch: int
+    prompt: int
+    """Tokens of each prompt."""
+    answer: int
+    """Tokens of each answer, at least 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Tokens a second, summed over the batch."""
+
+    prefill: float
+    decode: float
+
+
+def measure(engine: Engine, load: Load, repeats: int, draw: Generator) -> Rates:
+    """Medians of `repeats` runs after one that is thrown away."""
+    runs = [_run(engine, load, draw) for _ in range(repeats + 1)][1:]
+    return Rates(
+        statistics.median(run.prefill for run in runs), statistics.median(run.decode for run in runs)
+    )
+
+
+def _run(engine: Engine, load: Load, draw: Generator) -> Rates:
+    params = SamplingParams(max_tokens=load.answer, ignore_eos=True)
+    began = time.perf_counter()
+    waiting = set()
+    for i in range(load.batch):
+        request = Request(f"bench-{i}", tuple(draw.integers(0, engine.vocab, load.prompt).tolist()), params)
+        engine.submit(request)
+        waiting.add(request.id)
+    early = _step_until(engine, waiting)
+    first = time.perf_counter()
+    while engine.has_work:
+        engine.step()
+    ended = time.perf_counter()
+    late = load.batch * load.answer - early
+    return Rates(load.batch * load.prompt / (first - began), late / (ended - first))
+
+
+def _step_until(engine: Engine, waiting: set[str]) -> int:
+    """Step until every request of `waiting` has a token; the number of tokens that all had by then."""
+    tokens = 0
+    while waiting:
+        for event in engine.step():
+            if event.error is not None:
+                raise EngineFault(event.error)
+            tokens += len(event.tokens)
+            if event.tokens:
+                waiting.discard(event.request_id)
+    return tokens
+
+
+def host_bandwidth(threads: int) -> float:
+    """Bytes a second that a plain loop moves on the host: the better of reading and copying."""
+    data = np.zeros(READ_BYTES // 4, np.int32)
+    target = np.empty_like(data)
+    edges = [len(data) * i // threads for i in range(threads + 1)]
+    slices = [slice(*pair) for pair in pairwise(edges)]
+
+    def read(part: slice) -> None:
+        data[part].max()
+
+    def copy(part: slice) -> None:
+        np.copyto(target[part], data[part])
+
+    with ThreadPoolExecutor(threads) as pool:
+        reading = _best(lambda: list(pool.map(read, slices)))
+        copying = _best(lambda: list(pool.map(copy, slices)))
+    return max(data.nbytes / reading, 2 * data.nbytes / copying)
+
+
+def _best(loop: Callable[[], object]) -> float:
+    """Seconds of the fastest of some runs after a first one."""
+    loop()
+    times: list[float] = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        loop()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def device_bandwidth(index: int) -> float:
+    """Bytes a second that GPU `index` moves in a plain copy."""
+    import cupy
+
+    with cupy.cuda.Device(index):
+        source = cupy.zeros(READ_BYTES, cupy.uint8)
+        target = cupy.empty_like(source)
+
+        def copy() -> None:
+            cupy.copyto(target, source)
+            cupy.cuda.runtime.deviceSynchronize()
+
+        return 2 * READ_BYTES / _best(copy)

@@ -1,0 +1,121 @@
+"""From the options that name a model to an engine that runs it: settings, default model, download, load.
+
+Every command comes this way. What is chosen without being asked is announced on stderr.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmrs_cli.cli.options import ModelOptions
+from llmrs_cli.cli.terminal import Terminal
+from llmrs_cli.config import Settings, load_settings
+from llmrs_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from llmrs_cli.hub.names import ModelName
+    from llmrs_cli.text.generate import TextEngine
+
+GPU_DEFAULT = "qwen2.5-3b"
+"""Used without being named where there is a GPU that holds it."""
+GPU_ROOM = 1.5
+"""Free memory over the size of the weights, for the default to count as fitting."""
+BYTES_16 = 2
+"""Of a 16-bit weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model on this machine and the device that will run it."""
+
+    name: ModelName
+    path: Path
+    device: str
+    """cuda:N, cpu or reference; never auto."""
+    context: int | None
+    """As asked for, in tokens."""
+
+
+def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
+    """Settle device and model and bring the model here. Raises what `hub` raises."""
+    from llmrs_cli.hub.access import HubAccess
+    from llmrs_cli.hub.store import locate
+
+    settings = load_settings(
+        {
+            "model": options.model,
+            "device": options.device,
+            "context": options.ctx,
+            "offline": options.offline or None,
+        }
+    )
+    device = choose_device(settings.device.value, terminal)
+    name = choose_name(settings, options.revision, device, terminal)
+    access = HubAccess.from_environment(offline=settings.offline.value)
+    return Chosen(name, locate(name, access, terminal).path, device, settings.context.value)
+
+
+def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:
+    """Load the model; the caller closes the engine."""
+    from llmrs_cli.text.generate import TextEngine
+
+    with terminal.working(f"Loading {chosen.name.text}") as bar:
+        engine = TextEngine.open(
+            chosen.path, device=chosen.device, context=chosen.context, rows=rows, progress=bar.update
+        )
+    for note in engine.notes:
+        terminal.notice(note)
+    return engine
+
+
+def choose_device(device: str, terminal: Terminal) -> str:
+    """`device`, with auto settled; a GPU that could be used with more packages is mentioned."""
+    from llmrs_cli.engine.backends.registry import available
+
+    if device != "auto":
+        return device
+    backends = available()
+    for info in backends:
+        if info.usable:
+            return info.name
+        if info.hint is not None:
+            terminal.notice(
+                f"{info.reason[:1].upper()}{info.reason[1:]} {info.hint}" if info.reason else info.hint
+            )
+    return "reference"
+
+
+def choose_name(settings: Settings, revision: str | None, device: str, terminal: Terminal) -> ModelName:
+    """The model that is named, else the default of the device; `revision` pins a repository."""
+    from llmrs_cli.hub.aliases import BUILT_IN
+    from llmrs_cli.hub.names import parse_model
+
+    text = settings.model.value
+    if text is None:
+        text = GPU_DEFAULT if device.startswith("cuda") and fits_gpu(GPU_DEFAULT, device) else BUILT_IN
+        terminal.warn(f"No model is named: using {text} on {device}.")
+    name = parse_model(text)
+    if revision is None:
+        return name
+    if name.kind != "repo" or name.revision is not None:
+        raise UsageError("--revision belongs to a Hub repository named without @.", hint="Leave it out.")
+    return parse_model(f"{text}@{revision}")
+
+
+def fits_gpu(alias: str, device: str) -> bool:
+    """Whether the weights of an alias leave room for a cache on a GPU, judged by its configuration alone."""
+    import math
+
+    import cupy
+
+    from llmrs_cli.engine.model.names import expected_shapes
+    from llmrs_cli.engine.model.spec import from_config
+    from llmrs_cli.hub.aliases import ALIASES
+
+    shapes = expected_shapes(from_config(ALIASES[alias].config, None))
+    with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
+        free, _ = cupy.cuda.runtime.memGetInfo()
+    return bool(GPU_ROOM * BYTES_16 * sum(map(math.prod, shapes.values())) < free)

@@ -38,32 +38,41 @@ class Prompt:
     ids: tuple[int, ...]
 
 
-def chat_prompt(template: ChatTemplate, tokenizer: Tokenizer, chat: Conversation) -> Prompt:
-    """Render `chat` and encode it. Raises what `ChatTemplate.render` and `Tokenizer.encode` raise."""
-    disguise = Disguise(tokenizer, chat)
-    text = template.render(disguise.hidden)
-    if not disguise.used:
-        return Prompt(text, tokenizer.encode(text, bos=False, markers=True))
-    parts = tokenizer.split(text)
-    ids = tokenizer.encode_parts([disguise.reveal(p) if isinstance(p, str) else p for p in parts])
-    return Prompt(disguise.reveal(text), ids)
+class ChatPrompts:
+    """Makes prompts of conversations for one template and tokenizer; may be shared between threads."""
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer) -> None:
+        self._template = template
+        self._tokenizer = tokenizer
+        markers = tokenizer.markers
+        self._every = Markers(markers)
+        self._control = Markers(text for text, id in markers.items() if id in tokenizer.special_ids)
+
+    def build(self, chat: Conversation) -> Prompt:
+        """Render `chat` and encode it. Raises what `ChatTemplate.render` and `Tokenizer.encode` raise."""
+        disguise = Disguise(chat, self._every, self._control)
+        text = self._template.render(disguise.hidden)
+        if not disguise.used:
+            return Prompt(text, self._tokenizer.encode(text, bos=False, markers=True))
+        parts = self._tokenizer.split(text)
+        revealed = [disguise.reveal(part) if isinstance(part, str) else part for part in parts]
+        return Prompt(disguise.reveal(text), self._tokenizer.encode_parts(revealed))
 
 
 class Disguise:
     """Hides the markers in the content of one conversation, and reveals them in what was rendered."""
 
-    def __init__(self, tokenizer: Tokenizer, chat: Conversation) -> None:
-        markers = tokenizer.markers
-        self._every = _Markers(markers)
-        self._control = _Markers(text for text, id in markers.items() if id in tokenizer.special_ids)
+    def __init__(self, chat: Conversation, every: Markers, control: Markers) -> None:
+        """`control` markers are hidden in what the assistant said, `every` one elsewhere."""
+        self._every, self._control = every, control
         self._stand_ins: dict[str, str] = {}
         """hidden text → the character that stands for it"""
         self._free = _unused_characters(chat)
         self.hidden = replace(
             chat,
             messages=tuple(self._hide_message(message) for message in chat.messages),
-            tools=tuple(self._hide(tool, self._every) for tool in chat.tools),
-            arguments=self._hide(dict(chat.arguments or {}), self._every),
+            tools=tuple(self._hide(tool, every) for tool in chat.tools),
+            arguments=self._hide(dict(chat.arguments or {}), every),
         )
         """The conversation with stand-ins for its markers."""
 
@@ -80,7 +89,7 @@ class Disguise:
         own = self._control if message["role"] == "assistant" else self._every
         return {key: value if key == "role" else self._hide(value, own) for key, value in message.items()}
 
-    def _hide(self, value: Any, markers: _Markers) -> Any:
+    def _hide(self, value: Any, markers: Markers) -> Any:
         if isinstance(value, str):
             return self._hide_text(value, markers)
         if isinstance(value, Mapping):
@@ -89,7 +98,7 @@ class Disguise:
             return [self._hide(item, markers) for item in value]
         return value
 
-    def _hide_text(self, text: str, markers: _Markers) -> str:
+    def _hide_text(self, text: str, markers: Markers) -> str:
         text = markers.pattern.sub(lambda match: self._stand_in(match[0]), text)
         body = text.strip()  # as templates trim
         start = text.find(body)
@@ -106,7 +115,7 @@ class Disguise:
         return self._stand_ins[original]
 
 
-class _Markers:
+class Markers:
     """Marker texts, to be found whole or cut by the edge of a text."""
 
     def __init__(self, texts: Iterable[str]) -> None:

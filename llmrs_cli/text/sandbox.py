@@ -71,9 +71,9 @@ class BudgetExceeded(TemplateError):
 class Meter:
     """What one rendering may still spend."""
 
-    def __init__(self, units: int) -> None:
+    def __init__(self, units: int, seconds: float) -> None:
         self._left = units
-        self._deadline = time.thread_time() + CPU_SECONDS
+        self._deadline = time.thread_time() + seconds
 
     def spend(self, units: int) -> None:
         """Pay for `units` characters or entries about to be made."""
@@ -87,14 +87,16 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     intercepted_binops = frozenset({"+", "-", "*", "/", "//", "**", "%"})
 
-    def __init__(self, functions: dict[str, Callable[..., Any]]) -> None:
+    def __init__(self, functions: dict[str, Callable[..., Any]], *, seconds: float = CPU_SECONDS) -> None:
+        """`functions` are globals of the templates; `seconds` of CPU are what a rendering may take."""
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # constant folding would run operations before there is a meter
             extensions=[GenerationTag, loopcontrols],
         )
-        self._meter = Meter(UNITS)
+        self._seconds = seconds
+        self._meter = Meter(UNITS, seconds)
         self._lock = threading.Lock()
         self.finalize = self._printable
         self.filters = {name: self._metered(FILTERS[name]) for name in FILTER_NAMES}
@@ -115,8 +117,8 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
     def render(self, template: Template, values: dict[str, Any]) -> str:
         """Text of a prepared template; raises jinja2.TemplateError, or what bad operands raise."""
         with self._lock:
-            self._meter = Meter(UNITS)
-            self._meter = Meter(UNITS + UNITS_PER_INPUT * self._weight(values))
+            self._meter = Meter(UNITS, self._seconds)
+            self._meter = Meter(UNITS + UNITS_PER_INPUT * self._weight(values), self._seconds)
             return template.render(values)
 
     # -- what compiled templates call ---------------------------------------------------------------

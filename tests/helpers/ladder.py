@@ -31,7 +31,7 @@ from tests.helpers.byte_tokenizer import (
 )
 
 VOCAB = 1024
-FFN = 64
+FFN, HEADS = 64, 2
 TOP, FLOOR = 20.0, -20.0
 NEWLINE = byte_id(10)
 """The last token of a prompt that the chat template rendered: replies hang on it by default."""
@@ -133,7 +133,7 @@ def _config(ladder: Ladder) -> dict[str, Any]:
         "hidden_size": ladder.vocab,
         "intermediate_size": FFN,
         "num_hidden_layers": 1,
-        "num_attention_heads": ladder.vocab // 64,
+        "num_attention_heads": HEADS,
         "num_key_value_heads": 1,
         "head_dim": 64,
         "hidden_act": "silu",
@@ -161,7 +161,7 @@ AWQ_ZERO = np.uint32(0x88888888).astype(np.int32)
 
 
 def _tensors(ladder: Ladder) -> dict[str, NDArray[Any]]:
-    c, kv = ladder.vocab, 64
+    c, q, kv = ladder.vocab, 64 * HEADS, 64
     tensors: dict[str, NDArray[Any]] = {
         "model.embed_tokens.weight": 100 * np.eye(c, dtype=ladder.dtype),
         "model.norm.weight": np.full(c, 1 / np.sqrt(c), ladder.dtype),
@@ -173,10 +173,10 @@ def _tensors(ladder: Ladder) -> dict[str, NDArray[Any]]:
         for norm in ("q_norm", "k_norm"):
             tensors[f"{layer}self_attn.{norm}.weight"] = np.ones(64, ladder.dtype)
     for name, n, k in (
-        ("self_attn.q_proj", c, c),
+        ("self_attn.q_proj", q, c),
         ("self_attn.k_proj", kv, c),
         ("self_attn.v_proj", kv, c),
-        ("self_attn.o_proj", c, c),
+        ("self_attn.o_proj", c, q),
         ("mlp.gate_proj", FFN, c),
         ("mlp.up_proj", FFN, c),
         ("mlp.down_proj", c, FFN),

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.text.prompt import Disguise, chat_prompt
+from llmrs_cli.text.prompt import ChatPrompts, Disguise, Markers
 from llmrs_cli.text.template import ChatTemplate
 from llmrs_cli.text.tokenizer import Tokenizer
 from tests.helpers.byte_tokenizer import ADDED, CHAT_TEMPLATE, IM_END, IM_START, SPECIALS
@@ -21,7 +20,7 @@ BYTE_CHAT = ChatTemplate({"default": CHAT_TEMPLATE})
 def ids_of(
     tokenizer: Tokenizer, chat: ChatTemplate, *messages: dict[str, Any], **options: Any
 ) -> tuple[int, ...]:
-    return chat_prompt(chat, tokenizer, chat.conversation(messages, **options)).ids
+    return ChatPrompts(chat, tokenizer).build(chat.conversation(messages, **options)).ids
 
 
 def message(content: Any, role: str = "user", **more: Any) -> dict[str, Any]:
@@ -58,12 +57,14 @@ def test_nor_where_the_template_puts_brackets_around_it(t_byte: Tokenizer, text:
 
 
 @given(text=awkward_texts)
-def test_hiding_nothing_and_hiding_something_give_the_same_ids(qwen: Tokenizer, real: Any, text: str) -> None:
+def test_hiding_something_gives_the_ids_of_the_library_all_the_same(
+    qwen: Tokenizer, real: Any, text: str
+) -> None:
     chat = real["qwen2.5"][1]
     talk = chat.conversation([message(text), message("<", "assistant"), message(text)])
-    hidden = Disguise(qwen, talk)
-    assert hidden.used
-    assert chat_prompt(chat, qwen, talk).ids == qwen.encode(chat.render(talk), bos=False, markers=True)
+    prompt = ChatPrompts(chat, qwen).build(talk)
+    assert prompt.text == chat.render(talk)
+    assert prompt.ids == qwen.encode(prompt.text, bos=False, markers=True)
 
 
 def test_a_user_cannot_open_a_turn(qwen: Tokenizer, real: Any) -> None:
@@ -121,9 +122,13 @@ def test_a_continued_answer_may_hold_a_marker(t_byte: Tokenizer) -> None:
     assert t_byte.decode(ids, specials=True).endswith("<|im_start|>assistant\nso <|im_end|> it")
 
 
-@pytest.mark.parametrize("markers", [MARKERS])
-def test_the_disguise_is_not_used_for_ordinary_text(t_byte: Tokenizer, markers: list[str]) -> None:
-    plain = BYTE_CHAT.conversation([message("a < b and c > d: {'x': [1]}")])
-    assert not Disguise(t_byte, plain).used
-    for marker in markers:
-        assert Disguise(t_byte, BYTE_CHAT.conversation([message(f"a{marker}")])).used
+def test_ordinary_text_is_not_disguised(t_byte: Tokenizer) -> None:
+    every = Markers(t_byte.markers)
+
+    def hides(text: str) -> bool:
+        return Disguise(BYTE_CHAT.conversation([message(text)]), every, every).used
+
+    assert not hides("a < b and c > d: {'x': [1]}")
+    assert all(hides(f"a{marker}") for marker in MARKERS)
+    assert hides("a <")
+    assert hides("think> a")

@@ -12,7 +12,7 @@ from llmrs_cli.text.sandbox import MAX_SOURCE, BudgetExceeded, MeteredEnvironmen
 
 
 def render(source: str, **values: Any) -> str:
-    environment = MeteredEnvironment({})
+    environment = MeteredEnvironment({}, seconds=0.3)
     return environment.render(environment.prepare(source), values)
 
 
@@ -131,7 +131,8 @@ def test_a_long_conversation_stays_within_the_budget() -> None:
         "{% for m in x %}{% set ns.kept = ns.kept + [m] %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"
     )
     messages = [{"role": "user", "content": "c" * 200}] * 2000
-    assert len(render(source, x=messages)) == 2000 * 207
+    environment = MeteredEnvironment({})
+    assert len(environment.render(environment.prepare(source), {"x": messages})) == 2000 * 207
 
 
 @pytest.mark.parametrize(

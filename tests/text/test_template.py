@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmrs_cli.errors import ModelError, RequestError
-from llmrs_cli.text.prompt import chat_prompt
+from llmrs_cli.text.prompt import ChatPrompts
 from llmrs_cli.text.template import ChatTemplate, english_time
 from llmrs_cli.text.tokenizer import Tokenizer
 from tests.helpers.byte_tokenizer import CHAT_TEMPLATE
@@ -36,7 +36,7 @@ def test_real_templates_give_the_text_and_ids_of_hugging_face(real: Real, case: 
     tokenizer, chat = real[case["tokenizer"]]
     talk = chat.conversation(case["messages"], tools=case["tools"], arguments=case["kwargs"])
     assert chat.render(talk) == case["text"]
-    assert list(chat_prompt(chat, tokenizer, talk).ids) == case["ids"]
+    assert list(ChatPrompts(chat, tokenizer).build(talk).ids) == case["ids"]
 
 
 def test_an_empty_system_message_is_not_replaced_by_the_default(real: Real) -> None:
@@ -48,7 +48,7 @@ def test_an_empty_system_message_is_not_replaced_by_the_default(real: Real) -> N
 
 def test_exactly_one_bos_is_in_a_chat_prompt(real: Real) -> None:
     tokenizer, chat = real["llama3.2"]
-    ids = chat_prompt(chat, tokenizer, chat.conversation([user()])).ids
+    ids = ChatPrompts(chat, tokenizer).build(chat.conversation([user()])).ids
     assert ids.count(128000) == 1
     assert ids[0] == 128000
 

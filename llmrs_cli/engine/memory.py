@@ -48,25 +48,26 @@ def plan_memory(
 ) -> MemoryPlan:
     """Fit an engine for `spec` with `weights` bytes of weights into `memory` (or what is free).
 
-    The KV cache holds at least one full context, at most one for each row; between the two it takes
-    what is left, or what the backend takes by default. A context that was asked for is kept or refused
-    (DoesNotFitError); one that was not shrinks to what fits.
+    The KV cache holds at least one full context and at most one for each row. Between the two it takes
+    what is left; or, if neither rows nor memory were asked for, what the backend takes by default. A
+    context that was asked for is kept or refused (DoesNotFitError); one that was not shrinks to fit.
     """
-    sizes = backend.sizes
+    sizes, block_size = backend.sizes, backend.block_size
     if context is not None and not 2 <= context <= spec.max_context:
         raise UsageError(f"The context must be from 2 to {spec.max_context} tokens, not {context}.")
+    available = int(backend.free_bytes() * SHARE) if memory is None else memory
+    modest = sizes.kv_bytes if rows is None and memory is None else None
     rows = sizes.rows if rows is None else rows
     busy = max(sizes.busy_budget, 2 * rows)
     idle = max(sizes.idle_budget, busy)
     workspace = workspace_bytes(spec, idle)
-    available = int(backend.free_bytes() * SHARE) if memory is None else memory
     block = backend.kv_bytes(spec.layers, spec.kv_heads, spec.head_dim)
-    room = (available - weights - workspace) // block
-    tokens = _context(spec, context or sizes.context, room * backend.block_size, asked=context is not None)
-    one = -(-tokens // backend.block_size)
-    most = one * rows if sizes.kv_bytes is None or memory is not None else sizes.kv_bytes // block
-    blocks = max(one, min(one * rows, most, room))
-    limits = EngineLimits(rows, tokens, blocks, backend.block_size, busy, idle)
+    room = max(0, available - weights - workspace) // block
+    tokens = context or _fitting_context(min(sizes.context, spec.max_context), room * block_size)
+    one = -(-tokens // block_size)
+    most = room if modest is None else min(room, modest // block)
+    blocks = max(one, min(one * rows, most))
+    limits = EngineLimits(rows, tokens, blocks, block_size, busy, idle)
     plan = MemoryPlan(limits, weights, workspace, blocks * block, available)
     if blocks > room:
         raise DoesNotFitError(
@@ -76,10 +77,9 @@ def plan_memory(
     return plan
 
 
-def _context(spec: ModelSpec, wanted: int, room: int, *, asked: bool) -> int:
-    """Tokens of context when `room` tokens of KV cache fit."""
-    wanted = min(wanted, spec.max_context)
-    return wanted if asked else min(wanted, max(room, LEAST_CONTEXT))
+def _fitting_context(usual: int, room: int) -> int:
+    """The usual context, or what fits into `room` tokens of KV cache, but no less than is of use."""
+    return min(usual, max(room, LEAST_CONTEXT))
 
 
 def workspace_bytes(spec: ModelSpec, tokens: int) -> int:

@@ -136,6 +136,7 @@ def test_limits_and_stats_can_be_asked_from_outside(thread: EngineThread) -> Non
     assert (thread.limits, thread.vocab) == (limits(), VOCAB)
     send(thread, request("a", [1], max_tokens=4)).wait()
     assert thread.stats().generated_tokens == 4
+    assert thread.fault is None
 
 
 def test_an_abort_ends_a_request_that_runs_and_one_that_waits() -> None:
@@ -180,8 +181,9 @@ def test_a_thread_that_dies_tells_everybody_and_takes_no_more(error: BaseExcepti
             assert last.finish is FinishReason.ERROR
             assert last.error is not None and type(error).__name__ in last.error
         thread._thread.join(PATIENCE)
-        with pytest.raises(EngineFault, match=type(error).__name__):
+        with pytest.raises(EngineFault, match=type(error).__name__) as caught:
             send(thread, request("d", [1]))
+        assert thread.fault is caught.value
         thread.abort("a")
     assert runner.closed
 

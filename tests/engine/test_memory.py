@@ -1,0 +1,117 @@
+"""The memory plan: what fits is taken, what does not is refused with its sizes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmrs_cli.engine.backends.base import Sizes
+from llmrs_cli.engine.backends.reference import ReferenceBackend
+from llmrs_cli.engine.memory import MemoryPlan, plan_memory, size, workspace_bytes
+from llmrs_cli.engine.model.spec import ModelSpec, from_config
+from llmrs_cli.errors import DoesNotFitError, UsageError
+
+MIB = 1 << 20
+SPEC = from_config(
+    {
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 1000,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+    },
+    {},
+)
+BLOCK_BYTES = 2 * 4 * 8 * 16 * 4 * 32
+"""Keys and values, float32, 8 layers, 16 tokens, 4 heads of 32: 128 KiB."""
+
+
+class Machine(ReferenceBackend):
+    """So much free memory, and such usual sizes."""
+
+    def __init__(self, free: int, **sizes: Any) -> None:
+        self.free = free
+        self.sizes = replace(Sizes(rows=4, context=1024, kv_bytes=16 * MIB), **sizes)  # type: ignore[misc]
+
+    def free_bytes(self) -> int:
+        return self.free
+
+
+def plan(free: int = 10_000 * MIB, spec: ModelSpec = SPEC, **wishes: Any) -> MemoryPlan:
+    sizes = wishes.pop("sizes", {})
+    return plan_memory(spec, Machine(free, **sizes), 50 * MIB, **wishes)
+
+
+def test_by_default_the_cache_is_as_large_as_the_backend_says() -> None:
+    limits = plan().limits
+    assert (limits.rows, limits.context, limits.block_size) == (4, 1024, 16)
+    assert limits.blocks == 16 * MIB // BLOCK_BYTES == 128
+
+
+def test_one_full_context_always_fits_even_beyond_the_usual_size() -> None:
+    assert plan(context=8192).limits.blocks == 8192 // 16
+
+
+@pytest.mark.parametrize("wishes", [{"rows": 4}, {"memory": 5_000 * MIB}, {"sizes": {"kv_bytes": None}}])
+def test_rows_or_memory_that_were_asked_for_get_a_context_each(wishes: dict[str, Any]) -> None:
+    assert plan(**wishes).limits.blocks == 4 * 1024 // 16
+
+
+def test_the_cache_takes_no_more_than_is_left() -> None:
+    limits = plan(memory=100 * MIB, rows=64).limits
+    room = 100 * MIB - 50 * MIB - workspace_bytes(SPEC, 512)
+    assert limits.blocks == room // BLOCK_BYTES < 64 * 64
+
+
+def test_a_context_that_nobody_asked_for_shrinks_to_what_fits() -> None:
+    made = plan(memory=61 * MIB)
+    assert 512 <= made.limits.context < 1024
+    assert made.limits.blocks * 16 >= made.limits.context
+    assert made.weights + made.workspace + made.kv <= 61 * MIB
+
+
+def test_a_model_with_a_short_context_keeps_it() -> None:
+    assert plan(spec=replace(SPEC, max_context=200)).limits.context == 200
+
+
+def test_a_context_that_was_asked_for_is_refused_with_all_sizes() -> None:
+    with pytest.raises(DoesNotFitError) as caught:
+        plan(memory=58 * MIB, context=4096)
+    assert str(caught.value).startswith(
+        "A context of 4096 tokens does not fit: weights 50 MiB + workspace 6 MiB + KV cache 32 MiB"
+        " = 88 MiB, available 58 MiB. Choose"
+    )
+
+
+def test_a_model_larger_than_memory_is_refused() -> None:
+    with pytest.raises(DoesNotFitError, match="weights 50 MiB .* available 36 MiB"):
+        plan(free=40 * MIB)
+
+
+@pytest.mark.parametrize("context", [0, 1, 8193])
+def test_a_context_that_the_model_does_not_have_is_refused(context: int) -> None:
+    with pytest.raises(UsageError, match=f"from 2 to 8192 tokens, not {context}"):
+        plan(context=context)
+
+
+def test_budgets_grow_with_the_rows() -> None:
+    limits = plan(rows=400).limits
+    assert (limits.busy_budget, limits.idle_budget) == (800, 800)
+    assert (plan().limits.busy_budget, plan().limits.idle_budget) == (64, 512)
+
+
+def test_no_rows_are_refused() -> None:
+    with pytest.raises(UsageError, match="at least 1 for rows"):
+        plan(rows=0)
+
+
+@pytest.mark.parametrize(("count", "text"), [(3 * MIB, "3 MiB"), (3 << 29, "1.5 GiB"), (-MIB, "-1 MiB")])
+def test_sizes_are_for_people(count: int, text: str) -> None:
+    assert size(count) == text

@@ -111,11 +111,11 @@ def philox(key: tuple[int, int], counter: Sequence[int | NDArray[np.uint64]]) ->
     return tuple(word.astype(np.uint32) for word in (c0, c1, c2, c3))
 
 
-def words(seed: int, position: int, choice: int, vocab: int) -> Words:
-    """(V,) random words of one draw, one per token id."""
-    groups = np.arange(-(-vocab // 4), dtype=np.uint64)
-    lanes = philox((seed & WORD, seed >> 32), (position, groups, choice, 0))
-    return np.stack(lanes, axis=1).reshape(-1)[:vocab]
+def words(seed: int, position: int, choice: int, ids: Ints) -> Words:
+    """(n,) random words of one draw, one per token id in `ids`."""
+    groups, group = np.unique(ids // 4, return_inverse=True)
+    lanes = philox((seed & WORD, seed >> 32), (position, groups.astype(np.uint64), choice, 0))
+    return np.stack(lanes, axis=1)[group, ids % 4]
 
 
 def uniform(x: Words) -> Floats:

@@ -60,9 +60,9 @@ def draw(
         return PLACEHOLDER, True
     if sampling.temperature == 0:
         return int(np.argmax(scores)), False
-    noise = gumbel(words(sampling.seed, len(tokens), sampling.choice, len(scores)))
     kept = keep(scores, sampling)
-    return int(kept[np.argmax((scores + noise)[kept])]), False
+    noise = gumbel(words(sampling.seed, len(tokens), sampling.choice, kept))
+    return int(kept[np.argmax(scores[kept] + noise)]), False
 
 
 def adjust(logits: Floats, sampling: RowSampling, tokens: Ints, mask: MaskWords | None) -> Floats:
@@ -72,11 +72,11 @@ def adjust(logits: Floats, sampling: RowSampling, tokens: Ints, mask: MaskWords 
     if penalty != 1:
         seen = np.unique(tokens)
         l[seen] = np.where(l[seen] > 0, l[seen] / penalty, l[seen] * penalty)
-    said, counts = np.unique(tokens[sampling.prompt_length :], return_counts=True)
-    repeats = np.minimum(counts, COUNT_LIMIT).astype(np.float32)
-    l[said] = (l[said] - np.float32(sampling.frequency_penalty) * repeats) - np.float32(
-        sampling.presence_penalty
-    )
+    frequency, presence = np.float32(sampling.frequency_penalty), np.float32(sampling.presence_penalty)
+    if frequency != 0 or presence != 0:
+        said, counts = np.unique(tokens[sampling.prompt_length :], return_counts=True)
+        repeats = np.minimum(counts, COUNT_LIMIT).astype(np.float32)
+        l[said] = (l[said] - frequency * repeats) - presence
     l[sampling.bias_ids] += sampling.bias_values
     if len(tokens) < sampling.min_length:
         l[sampling.stop_ids] = -np.inf
@@ -101,15 +101,27 @@ def scale(logits: Floats, sampling: RowSampling) -> Floats:
 
 def keep(scores: Floats, sampling: RowSampling) -> Ints:
     """Rules 8 and 9: the ids that may be drawn, ascending."""
+    top_p = np.float32(sampling.top_p)
     weights = mass(scores - scores.max())
     floor = np.rint(np.float32(sampling.min_p) * np.float32(MASS_ONE)).astype(np.uint64)
-    order = np.argsort(-scores, kind="stable")
-    order = order[(scores[order] > -np.inf) & (weights[order] >= floor)]
+    kept = np.flatnonzero((scores > -np.inf) & (weights >= floor))
     if sampling.top_k > 0:
-        order = order[: sampling.top_k]
-    if np.float32(sampling.top_p) < 1:
-        order = order[: nucleus(weights[order], np.float32(sampling.top_p))]
-    return np.sort(order).astype(np.int32)
+        kept = kept[best(scores[kept], sampling.top_k)]
+    if top_p < 1:
+        kept = kept[np.argsort(-scores[kept], kind="stable")]
+        kept = kept[: nucleus(weights[kept], top_p)]
+    return np.sort(kept).astype(np.int32)
+
+
+def best(values: Floats, count: int) -> NDArray[np.intp]:
+    """Indices of the `count` greatest (or of all there are), best first, lower ones first among equals."""
+    count = min(count, len(values))
+    if count == 0:
+        return np.zeros(0, np.intp)
+    least = np.partition(values, -count)[-count]
+    # Not `>=`: of a row with a NaN some `count` indices are given too.
+    able = np.flatnonzero(~(values < least))
+    return able[np.argsort(-values[able], kind="stable")][:count]
 
 
 def nucleus(weights: Masses, p: np.float32) -> int:
@@ -143,7 +155,7 @@ def draw_rows(
 def score(logits: Floats, targets: Ints, alternatives: int) -> Draws:
     """Log-softmax of (P, V) logits at `targets` (P,), and the best `alternatives` (at most V)."""
     logprobs = log_softmax(logits)
-    top = np.argsort(-logits, axis=-1, kind="stable")[:, :alternatives]
+    top = np.array([best(row, alternatives) for row in logits]).reshape(len(logits), -1)
     at = np.take_along_axis(logprobs, targets[:, None].astype(np.intp), axis=-1)[:, 0]
     return Draws(
         ids=targets,

@@ -62,7 +62,7 @@ def no_clashes(listed: Iterable[str], wanted: Iterable[str]) -> None:
 
 
 def size_text(count: int) -> str:
-    """A number of bytes as people read it: "98 MB", "6.2 GB"."""
+    """A number of bytes as people read it: "98 MB", "16.2 GB"."""
     if count < 1000:
         return f"{count} bytes"
     value, unit = count / 1000.0, "kB"
@@ -70,7 +70,8 @@ def size_text(count: int) -> str:
         if value < 999.5:
             break
         value, unit = value / 1000.0, larger
-    return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+    tenths = value < (99.95 if unit in ("GB", "TB") else 9.95)
+    return f"{value:.1f} {unit}" if tenths else f"{value:.0f} {unit}"
 
 
 def sha256_of(path: Path) -> str:

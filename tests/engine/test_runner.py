@@ -7,6 +7,7 @@ Margins of these models are far above float32 rounding; a test that needs one sa
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from random import Random
 
@@ -17,10 +18,11 @@ from hypothesis import strategies as st
 
 from llmrs_cli.engine.backends.base import RowLimits
 from llmrs_cli.engine.backends.handles import ModelWeights
-from llmrs_cli.engine.backends.reference import ReferenceBackend
+from llmrs_cli.engine.backends.reference import CanonicalLinear, ReferenceBackend
 from llmrs_cli.engine.plan import BlockGrant, Chunk, RowStart, Sampled, StepPlan
 from llmrs_cli.engine.runner import HEAD_ROWS, Runner
 from llmrs_cli.engine.types import SamplingParams
+from llmrs_cli.engine.weights.packed import Dense
 from tests.helpers.naive import greedy_answer, naive_logits
 from tests.helpers.tiny_weights import TinyShape, tiny_weights
 
@@ -46,11 +48,12 @@ def answer(prompt: tuple[int, ...] = PROMPT) -> list[int]:
 class Driver:
     """Writes plans by hand: every row has its own run of blocks."""
 
-    def __init__(self, rows: int = 4, context: int = 64) -> None:
+    def __init__(self, rows: int = 4, context: int = 64, weights: ModelWeights | None = None) -> None:
         backend = ReferenceBackend()
+        weights = model() if weights is None else weights
         self.blocks = context // backend.block_size
         kv = backend.alloc_kv(SHAPE.layers, rows * self.blocks, SHAPE.kv_heads, SHAPE.head_dim)
-        self.runner = Runner(backend, model(), kv, backend.open_rows(RowLimits(rows, context, SHAPE.vocab)))
+        self.runner = Runner(backend, weights, kv, backend.open_rows(RowLimits(rows, context, SHAPE.vocab)))
         self.starts: list[RowStart] = []
         self.grants: list[BlockGrant] = []
         self.number = 0
@@ -168,6 +171,25 @@ def test_penalties_survive_a_restart() -> None:
     ids[1] += generate(cut, 1, len(known), 4)
     assert ids[0] == ids[1]
     assert ids[0] != answer()[:10]
+
+
+def test_a_row_with_nan_fails_alone_and_leaves_nothing_in_its_blocks() -> None:
+    poisoned = 62
+    assert poisoned not in (*PROMPT, *answer())
+    embedding = model().embedding
+    assert isinstance(embedding, CanonicalLinear)
+    table = embedding.rows(np.arange(SHAPE.vocab, dtype=np.int32))
+    table[poisoned] = np.nan
+    broken = ReferenceBackend().prepare_linear([Dense(table)], [None], "embedding")
+    driver = Driver(weights=replace(model(), embedding=broken))
+    driver.start(0, (poisoned, *PROMPT))
+    driver.start(1, PROMPT)
+    hurt, sound = driver.step(chunk(0, 0, len(PROMPT) + 1), chunk(1, 0, len(PROMPT)))
+    assert hurt is not None and hurt.failed and 0 <= hurt.token < SHAPE.vocab
+    assert sound is not None and not sound.failed and sound.token == answer()[0]
+    driver.start(0, PROMPT)
+    again = token(driver.step(chunk(0, 0, len(PROMPT)))[0])
+    assert [again, *generate(driver, 0, len(PROMPT), COUNT - 1)] == answer()
 
 
 def test_the_next_step_may_be_launched_before_the_last_one_is_read() -> None:

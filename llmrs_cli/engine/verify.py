@@ -44,7 +44,7 @@ class Bound:
 
 BOUNDS = {
     ("reference", "float32"): Bound(1e-3, 1e-5),
-    ("cpu", "float32"): Bound(0.02, 1e-3),
+    ("cpu", "float32"): Bound(0.02, 1e-4),
     ("cuda", "float16"): Bound(0.1, 3e-3),
     ("cuda", "bfloat16"): Bound(0.5, 2e-2),
 }

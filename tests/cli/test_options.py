@@ -44,7 +44,7 @@ def test_everything_given_arrives_under_the_request_names(heard: dict[str, Any])
         "tiny --device cuda:1 --ctx 8k --rows 4 --offline --revision main -t 0.5 --top-p 0.9 --top-k 40 "
         "--min-p 0.1 --repeat-penalty 1.1 --presence-penalty 1 --frequency-penalty -1 --seed 7 "
         "--max-tokens 9 --min-tokens 2 --stop a --stop b --stop-token-id 3 --logit-bias 42:-100 "
-        "--ignore-eos --logprobs 2 -q"
+        "--ignore-eos -q"
     )
     assert run(*line.split()).stderr == ""
     assert heard["model"] == ModelOptions("tiny", "cuda:1", 8192, 4, True, "main")
@@ -64,18 +64,16 @@ def test_everything_given_arrives_under_the_request_names(heard: dict[str, Any])
         "stop_token_ids": (3,),
         "logit_bias": ((42, -100.0),),
         "ignore_eos": True,
-        "logprobs": 2,
     }
 
 
 def test_zero_is_something_said(heard: dict[str, Any]) -> None:
-    run("-t", "0", "--top-k", "0", "--seed", "0", "--logprobs", "0", "--top-p", "0")
+    run("-t", "0", "--top-k", "0", "--seed", "0", "--top-p", "0")
     assert heard["sampling"].given() == {
         "temperature": 0.0,
         "top_p": 0.0,
         "top_k": 0,
         "seed": 0,
-        "logprobs": 0,
     }
 
 
@@ -149,7 +147,6 @@ def test_context_lengths(heard: dict[str, Any], typed: str, count: int) -> None:
         (["--logit-bias", "42:nan"], "--logit-bias"),
         (["--logit-bias", "42:101"], "--logit-bias"),
         (["--logit-bias", "-1:1"], "--logit-bias"),
-        (["--logprobs", "21"], "--logprobs"),
         (["--ctx", "0"], "--ctx"),
         (["--ctx", "8q"], "--ctx"),
         (["--ctx", "-5"], "--ctx"),

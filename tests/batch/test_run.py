@@ -1,0 +1,218 @@
+"""A run over a scripted engine: order, how far it reads ahead, and what is kept when it ends early."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from llmrs_cli.batch.records import Ask, Row, Shape
+from llmrs_cli.batch.results import Writer
+from llmrs_cli.batch.run import Counts, Job, Run, row_seed
+from llmrs_cli.engine import EngineLimits, EngineStats, FinishReason, Request, TokenEvent, check_params
+from llmrs_cli.errors import EngineFault, LlmrsError, RequestError
+from llmrs_cli.text.generate import GenerateOptions, TextEngine
+from llmrs_cli.text.options import SamplingDefaults
+from llmrs_cli.text.template import ChatTemplate
+
+HELD, NAN = 1, 2
+"""First prompt ids with a meaning: the answer waits for `open`; the logits are no numbers."""
+PATIENCE = 20.0
+
+
+class Gate:
+    """A token engine that answers at once, but for prompts that begin with HELD."""
+
+    def __init__(self) -> None:
+        self.limits = EngineLimits(4, 64, 64, 16, 64, 256)
+        self.vocab = 1024
+        self.fault: EngineFault | None = None
+        self.requests: list[Request] = []
+        self.aborted: list[str] = []
+        self._held: dict[str, Callable[[TokenEvent], None]] = {}
+        self._lock = threading.Lock()
+
+    def submit(self, request: Request, sink: Callable[[TokenEvent], None]) -> None:
+        with self._lock:
+            if self.fault is not None:
+                raise self.fault
+            check_params(request.params, self.vocab)
+            self.requests.append(request)
+            first = request.prompt_ids[0]
+            if first == HELD:
+                self._held[request.id] = sink
+            elif first == NAN:
+                sink(TokenEvent(request.id, finish=FinishReason.ERROR, error="The logits are no numbers."))
+            else:
+                sink(TokenEvent(request.id, (7,), finish=FinishReason.LENGTH))
+
+    def abort(self, request_id: str) -> None:
+        with self._lock:
+            self.aborted.append(request_id)
+            if request_id in self._held:
+                self._held.pop(request_id)(TokenEvent(request_id, finish=FinishReason.ABORT))
+
+    def open(self) -> None:
+        """Answer everything that waits."""
+        with self._lock:
+            for name, sink in self._held.items():
+                sink(TokenEvent(name, (7,), finish=FinishReason.LENGTH))
+            self._held.clear()
+
+    def stats(self) -> EngineStats:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.open()
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+def make_run(gate: Gate, lines: list[str], **sizes: int) -> Run:
+    engine = TextEngine(gate, tokenizer=None, template=ChatTemplate({}), defaults=SamplingDefaults())
+    job = Job(GenerateOptions(max_tokens=1), seed=5, writer=Writer("m", 0))
+    return Run(engine, job, lines.append, **{"threads": 4, **sizes})
+
+
+def row(index: int, *ids: int, **options: Any) -> Row:
+    return Row(index, index + 1, Shape.FLAT, {}, {}, Ask(token_ids=ids or (9,), options=options), size=10)
+
+
+def bad_row(index: int) -> Row:
+    return Row(index, index + 1, Shape.FLAT, {}, {}, RequestError("Bad.", code="invalid_json"))
+
+
+def indices(lines: list[str]) -> list[int]:
+    return [json.loads(line)["index"] for line in lines]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    done = threading.Event()
+    for _ in range(int(PATIENCE / 0.005)):
+        if condition():
+            return
+        done.wait(0.005)
+    raise AssertionError("it did not happen")
+
+
+def test_output_is_in_input_order_whatever_finishes_first(gate: Gate) -> None:
+    lines: list[str] = []
+    run = make_run(gate, lines)
+
+    def rows() -> Iterator[Row]:
+        yield row(0, HELD)
+        yield from (row(i) for i in range(1, 6))
+        wait_for(lambda: len(gate.requests) == 6)
+        assert lines == [], "the first row is not ready"
+        gate.open()
+
+    counts = run.run(rows())
+    assert indices(lines) == [0, 1, 2, 3, 4, 5]
+    assert counts == Counts(rows=6, failed=0, prompt_tokens=6, completion_tokens=6)
+
+
+@pytest.mark.parametrize("sizes", [{"window": 3}, {"window": 1}])
+def test_reading_stops_at_the_window(gate: Gate, sizes: dict[str, int]) -> None:
+    lines: list[str] = []
+    taken: list[int] = []
+
+    def rows() -> Iterator[Row]:
+        for i in range(20):
+            taken.append(i)
+            yield row(i, HELD if i == 0 else 9)
+
+    threading.Timer(0.2, gate.open).start()
+    seen: list[int] = []
+    make_run(gate, lines, **sizes).run(rows(), lambda counts: seen.append(len(taken) - counts.rows))
+    assert indices(lines) == list(range(20))
+    assert max(seen) <= sizes["window"]
+
+
+def test_rows_that_fail_are_lines_and_counted(gate: Gate) -> None:
+    lines: list[str] = []
+    counts = make_run(gate, lines).run([row(0), bad_row(1), row(2, NAN), row(3, temperature=9.0), row(4)])
+    assert (counts.rows, counts.failed) == (5, 3)
+    codes = [(json.loads(line)["error"] or {}).get("code") for line in lines]
+    assert codes == [None, "invalid_json", "engine_error", "invalid_request", None]
+
+
+def test_a_broken_engine_ends_the_run_with_what_was_finished(gate: Gate) -> None:
+    lines: list[str] = []
+
+    def rows() -> Iterator[Row]:
+        yield row(0)
+        wait_for(lambda: len(gate.requests) == 1)
+        gate.fault = EngineFault("The engine failed.")
+        yield row(1)
+        yield row(2)
+
+    with pytest.raises(EngineFault):
+        make_run(gate, lines, threads=1).run(rows())
+    assert indices(lines) == [0]
+
+
+def test_an_interrupt_keeps_finished_rows_and_ends_the_others(gate: Gate) -> None:
+    lines: list[str] = []
+    run = make_run(gate, lines)
+
+    def rows() -> Iterator[Row]:
+        yield row(0)
+        yield row(1, HELD)
+        yield row(2)
+        wait_for(lambda: run._pending[-1][1].done())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.run(rows())
+    assert indices(lines) == [0, 2]
+    assert run.counts.rows == 2
+    held = next(request.id for request in gate.requests if request.prompt_ids == (HELD,))
+    assert held in gate.aborted
+
+
+def test_an_output_that_cannot_be_written_is_not_written_again(gate: Gate) -> None:
+    lines: list[str] = []
+    run = make_run(gate, lines)
+
+    def full(line: str) -> None:
+        lines.append(line)
+        raise OSError(28, "No space left on device")
+
+    run._write = full
+    with pytest.raises(OSError):
+        run.run(row(i) for i in range(5))
+    assert len(lines) == 1
+
+
+def test_every_row_has_a_seed_of_its_own_unless_it_brings_one(gate: Gate) -> None:
+    make_run(gate, [], threads=1).run([row(0), row(1), row(2, 9, seed=3)])
+    seeds = [request.params.seed for request in gate.requests]
+    assert seeds == [row_seed(5, 0), row_seed(5, 1), 3]
+    assert seeds[0] != seeds[1]
+    assert row_seed(5, 0) != row_seed(6, 0)
+
+
+def test_arguments_of_the_template_are_no_sampling_options(gate: Gate) -> None:
+    lines: list[str] = []
+    counts = make_run(gate, lines).run([row(0, chat_template_kwargs={"enable_thinking": False})])
+    assert counts.failed == 0
+
+
+def test_without_a_tokenizer_text_is_an_error_row(gate: Gate) -> None:
+    lines: list[str] = []
+    asks = [Ask(text="x"), Ask(messages=[{"role": "user", "content": "x"}], plain=True)]
+    make_run(gate, lines).run(Row(i, i, Shape.FLAT, {}, {}, ask) for i, ask in enumerate(asks))
+    assert all("tokenizer" in json.loads(line)["error"]["message"] for line in lines)
+
+
+def test_any_error_of_ours_is_one_row(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines: list[str] = []
+    run = make_run(gate, lines)
+    monkeypatch.setattr(run._engine, "start", lambda *a, **k: (_ for _ in ()).throw(LlmrsError("Odd.")))
+    assert run.run([row(0)]).failed == 1

@@ -162,13 +162,21 @@ class TextEngine:
         """
         options = GenerateOptions() if options is None else options
         prompt = tuple(prompt_ids)
-        params = resolve(options, self.defaults, eos_ids=self.eos_ids, room=self._room(prompt))
+        eos_ids = (*self.eos_ids, *self._spelled(options.stop))
+        params = resolve(options, self.defaults, eos_ids=eos_ids, room=self._room(prompt))
         if options.stop and self.tokenizer is None:
             raise RequestError("Without a tokenizer there are no stop strings.", param="stop")
         name = f"generation-{next(self._ids)}"
         requests = [Request(f"{name}.{choice}", prompt, params, choice, salt) for choice in range(options.n)]
         decoders = [self._decoder(options) for _ in requests]
         return Generation(self._engine, requests, decoders, self.tokenizer)
+
+    def _spelled(self, stops: Sequence[str]) -> list[int]:
+        """Ids of the control tokens among stop strings; they have no text in which to be found."""
+        if self.tokenizer is None:
+            return []
+        ids = [self.tokenizer.markers.get(stop, -1) for stop in stops]
+        return [id for id in ids if id in self.tokenizer.special_ids and id < self._engine.vocab]
 
     def _room(self, prompt: tuple[int, ...]) -> int:
         room = self.context - len(prompt)

@@ -19,7 +19,6 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable
-from types import BuiltinMethodType
 from typing import Any
 
 from jinja2 import Template, TemplateError, TemplateRuntimeError, Undefined
@@ -31,8 +30,8 @@ from jinja2.utils import Namespace
 
 from llmrs_cli.text.syntax import GenerationTag, Metering
 
-MAX_SOURCE = 256 * 1024
-"""Characters of a template; the largest published ones have about 30,000."""
+MAX_SOURCE = 128 * 1024
+"""Characters of a template, whose compilation is not metered; the largest published ones have about 30,000."""
 UNITS = 32 * 1024 * 1024
 UNITS_PER_INPUT = 64
 """Budget of one rendering: characters and list entries made, plus this many per character of input."""
@@ -123,9 +122,9 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     # -- what compiled templates call ---------------------------------------------------------------
 
-    def tick(self) -> str:
-        """One loop iteration (the call itself is what is metered)."""
-        return ""
+    def checkpoint(self, value: Any = True) -> Any:
+        """Passed by every loop iteration and every comparison; the call itself is what is metered."""
+        return value
 
     def weigh(self, value: Any) -> Any:
         """Pay for a list, tuple or dict with all that is inside, so that nothing grows by nesting."""
@@ -146,16 +145,24 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: B902
         __self._meter.spend(CALL_UNITS)
-        if isinstance(__obj, BuiltinMethodType) and isinstance(__obj.__self__, str):
-            if __obj.__name__ == "replace":
-                return __self._replace(__obj.__self__, *args, **kwargs)
-            if __obj.__name__ == "join":
-                return __self._join(args[0], __obj.__self__)
+        text = getattr(__obj, "__self__", None)
+        if isinstance(text, str) and __obj.__name__ == "replace":
+            return __self._replace(text, *args, **kwargs)
+        if isinstance(text, str) and __obj.__name__ == "join":
+            return __self._join(args[0], text)
         return __self._paid(super().call(__context, __obj, *args, **kwargs))
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
-        self._meter.spend(_growth(operator, left, right))
+        if operator == "%" and isinstance(left, str):
+            self._pay_format(left, right)
+        else:
+            self._meter.spend(_growth(operator, left, right))
         return super().call_binop(context, operator, left, right)
+
+    def call_test(self, *args: Any, **kwargs: Any) -> Any:
+        """A test that a filter such as `select` applies to each item."""
+        self._meter.spend(CALL_UNITS)
+        return super().call_test(*args, **kwargs)
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         for kind, names in METHODS:
@@ -198,6 +205,14 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
                 raise TemplateRuntimeError(f"the template makes data of a {type(item).__name__}")
         return total + unpaid
 
+    def _pay_format(self, form: str, values: Any) -> None:
+        """For `form % values`: any directive may print all of a mapping, with a width of three digits."""
+        if re.search(r"%[^%a-zA-Z]*(\d{4}|\*)", form):
+            raise TemplateRuntimeError("the template formats with a width that is too large")
+        weight, directives = self._weight(values), form.count("%")
+        repeats = directives if isinstance(values, dict) else 1
+        self._meter.spend(len(form) + 1000 * directives + weight * repeats)
+
     def _printable(self, value: Any) -> Any:
         if not isinstance(value, str | Undefined):
             self._weight(value)
@@ -239,10 +254,6 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
 def _growth(operator: str, left: Any, right: Any) -> int:
     """Units that an operator may make out of its operands; refuses what has no use in a template."""
-    if operator == "%" and isinstance(left, str):
-        if re.search(r"%[^%a-zA-Z]*(\d{4}|\*)", left):
-            raise TemplateRuntimeError("the template formats with a width that is too large")
-        return len(left) + 1000 * left.count("%") + _length(right)
     if operator == "*":
         for sequence, times in ((left, right), (right, left)):
             if isinstance(sequence, str | list | tuple) and isinstance(times, int):
@@ -255,10 +266,7 @@ def _growth(operator: str, left: Any, right: Any) -> int:
 
 
 def _length(value: Any) -> int:
-    """Characters or entries; what is inside a tuple counts, as the operator % prints it."""
-    if isinstance(value, tuple):
-        return sum(_length(item) for item in value) + 1
-    return len(value) if isinstance(value, str | list) else 1
+    return len(value) if isinstance(value, str | list | tuple) else 1
 
 
 def _indent_size(width: int | str) -> int:

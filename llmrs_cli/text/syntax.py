@@ -1,7 +1,7 @@
 """Two changes to the Jinja language of chat templates: Hugging Face's generation tag, and metering.
 
 `Metering` rewrites a parsed template so that what would run inside compiled code (loop iterations,
-literals, slices, the operator `~`) becomes a call of a method of `sandbox.MeteredEnvironment`.
+comparisons, literals, slices, the operator `~`) becomes a call of a method of `sandbox.MeteredEnvironment`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,18 @@ class GenerationTag(Extension):
 
 
 class Metering(NodeTransformer):
-    """`Metering().visit(tree)` returns the tree with its calls of `tick`, `glue`, `weigh` and `cut`."""
+    """`Metering().visit(tree)` returns the tree with its calls of `checkpoint`, `glue`, `weigh` and `cut`."""
 
     def visit_For(self, node: nodes.For) -> nodes.For:
         self.generic_visit(node)
-        node.body.insert(0, nodes.ExprStmt(_call("tick", [])))
+        node.body.insert(0, nodes.ExprStmt(_call("checkpoint", [])))
+        if node.test is not None:
+            node.test = nodes.And(_call("checkpoint", []), node.test)
         return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Expr:
+        self.generic_visit(node)
+        return _call("checkpoint", [node])
 
     def visit_Concat(self, node: nodes.Concat) -> nodes.Expr:
         self.generic_visit(node)

@@ -107,7 +107,7 @@ class ChatTemplate:
             raise ModelError(
                 f"The model's chat template has an error in line {error.lineno}: {message}"
             ) from None
-        except (TemplateError, RecursionError, MemoryError) as error:
+        except (TemplateError, SyntaxError, RecursionError, MemoryError) as error:
             raise ModelError(f"The model's chat template cannot be used: {_shown(str(error))}") from None
         self._compiled[source] = template
         return template
@@ -181,6 +181,7 @@ def english_time(moment: datetime, form: str) -> str:
         "h": MONTHS[moment.month - 1][:3],
         "B": MONTHS[moment.month - 1],
         "p": "AM" if moment.hour < 12 else "PM",
+        "P": "am" if moment.hour < 12 else "pm",
         "%": "%",
     }
     combined = {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +93,12 @@ def test_a_stop_string_ends_the_answer_and_the_request(over: Any) -> None:
     assert events[-1].token_ids == (DE,), "tokens after the one that completed the stop string are dropped"
     assert fake.aborted == [fake.requests[0].id]
     assert generation.result().usage.completion_tokens == 2
+
+
+def test_a_stop_string_that_spells_a_control_token_is_its_id(over: Any) -> None:
+    engine, fake = over(reply((ABC,), (302,), finish=STOP))
+    assert start(engine, stop=("<|eom|>", "<think>")).result().choices[0].text == "abc"
+    assert fake.requests[0].params.stop_ids == (301, IM_END, 302)
 
 
 def test_the_stop_string_can_be_kept(over: Any) -> None:
@@ -241,6 +249,19 @@ def test_closing_the_engine_ends_what_runs(over: Any) -> None:
     assert generation.result().choices[0].finish_reason == ABORT
 
 
+def test_an_interrupt_reaches_a_waiting_consumer_and_cancels(over: Any) -> None:
+    engine, fake = over(reply((ABC,), (DE,)), at_once=False)
+    generation = start(engine)
+    main = threading.main_thread().ident
+    assert main is not None
+    knock = threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT))
+    knock.start()
+    with pytest.raises(KeyboardInterrupt):
+        generation.result()
+    knock.join()
+    assert fake.aborted == [fake.requests[0].id]
+
+
 def test_a_refused_choice_takes_back_the_others(over: Any) -> None:
     engine, fake = over(reply((ABC,), (DE,)), at_once=False)
     accept = fake.submit
@@ -296,6 +317,16 @@ def test_a_model_without_a_tokenizer_runs_on_ids(over: Any) -> None:
         engine.render([{"role": "user", "content": "hi"}])
     with pytest.raises(RequestError, match="no stop strings"):
         start(engine, stop=("x",))
+
+
+def test_only_a_model_with_tokenizer_and_template_can_chat(over: Any, t_byte: Tokenizer) -> None:
+    engine, fake = over(reply((ABC,)))
+    assert not engine.can_chat
+    for tokenizer in (t_byte, None):
+        engine = TextEngine(
+            fake, tokenizer=tokenizer, template=ChatTemplate({"default": "x"}), defaults=SamplingDefaults()
+        )
+        assert engine.can_chat == (tokenizer is not None)
 
 
 def test_control_tokens_can_be_shown(over: Any) -> None:

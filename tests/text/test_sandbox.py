@@ -40,6 +40,12 @@ DOUBLING = "{% set x = 'ab' %}" + "{% set x = %s %}" * 40 + "{{ x | length }}"
         "{% set x = 'a' * 4000000 %}{% for i in range(99999) %}{% set y = x | upper %}{% endfor %}",
         "{% set x = 'a' * 10000 %}{% for i in range(99999) %}{{ x }}{% endfor %}",
         "{% for i in range(99999) %}{% for j in range(9999) if false %}{% endfor %}{% endfor %}",
+        "{% set y = range(99999) | list %}{% for i in range(99999) if i == 0.5 or y == [i] or -1 in y %}{% endfor %}",
+        "{% set y = range(99999) | list %}{{ range(99999) | select('in', y) | select('in', y) | list | length }}",
+        "{% set y = range(99999) | list %}" + "{% if -1 in y %}{% endif %}" * 3000,
+        "{% set x = 'a' * 1000000 %}{{ (('-' * 100000) | safe).join(x | list) }}",
+        "{% set x = '-' * 1000000 %}{{ (x | safe).join(range(99999) | list) }}",
+        "{% set x = 'a' * 100000 %}{{ ('%(x)s' * 10000) % {'x': x} }}",
         "x" * (MAX_SOURCE + 1),
     ],
 )

@@ -57,6 +57,8 @@ def test_exactly_one_bos_is_in_a_chat_prompt(real: Real) -> None:
 
 
 def test_a_model_without_a_template_says_what_to_do() -> None:
+    assert template().exists
+    assert not ChatTemplate({}).exists
     with pytest.raises(ModelError, match="no chat template") as error:
         rendered(ChatTemplate({}), user())
     assert "plain prompts" in str(error.value)
@@ -95,7 +97,7 @@ def test_the_date_is_english_whatever_the_locale() -> None:
 @pytest.mark.parametrize(
     ("form", "text"),
     [
-        ("%A %a %B %b %h %p %%", "Sunday Sun March Mar Mar PM %"),
+        ("%A %a %B %b %h %p %P %%", "Sunday Sun March Mar Mar PM pm %"),
         ("%x %X %D %r", "03/01/26 13:04:05 03/01/26 01:04:05 PM"),
         ("%c", "Sun Mar  1 13:04:05 2026"),
         ("%-d/%_d/%0d", "1/ 1/01"),
@@ -136,7 +138,7 @@ def test_a_hostile_template_is_a_model_error(source: str) -> None:
     "source",
     ["{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}"],
 )
-def test_bottomless_recursion_is_a_model_error(source: str) -> None:
+def test_what_is_nested_too_deeply_is_a_model_error(source: str) -> None:
     with pytest.raises(ModelError):
         rendered(template(source), user())
 

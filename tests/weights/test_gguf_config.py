@@ -127,6 +127,12 @@ def test_a_missing_size_is_refused(tmp_path: Path, key: str) -> None:
         ({"general__architecture": "falcon"}, "'falcon' is not supported"),
         ({"general__architecture": ...}, "None is not supported"),
         ({"general__architecture": 5}, "not supported"),
+        ({"general__architecture": [1, 2]}, "[1, 2] is not supported"),
+        ({"llama__expert_count": [1, 2]}, "mixture of experts"),
+        ({"llama__attention__sliding_window": [4, 4]}, "sliding_window"),
+        ({"llama__attention__key_length": [32, 32]}, "the head size"),
+        ({"llama__rope__freq_base": [1.0, 2.0]}, "rope_theta"),
+        ({"llama__rope__scaling__type": [1.0, 2.0]}, "rope_type"),
         ({"llama__expert_count": 8}, "mixture of experts"),
         ({"llama__rope__dimension_count": 16}, "rope.dimension_count is 16"),
         ({"llama__attention__value_length": 16}, "attention.value_length is 16"),
@@ -190,10 +196,17 @@ def test_stored_factors_of_llama3_are_recognised(tmp_path: Path) -> None:
         np.full(16, -1, "<f4"),
         np.zeros(16, "<f4"),
         np.ones(7, "<f4") * 3,
+        np.ones(100_000, "<f4"),
     ],
 )
 def test_other_stored_factors_are_refused(tmp_path: Path, values: Any) -> None:
     assert "rope_freqs.weight" in refusal(tmp_path, extra=[factors(values)])
+
+
+@pytest.mark.parametrize("theta", [-5.0, 0.0, float("nan"), 10000])
+def test_stored_factors_need_a_usable_base(tmp_path: Path, theta: float) -> None:
+    tensor = factors(llama3_factors(500000.0, 32, 8.0))
+    assert "rope_freqs.weight" in refusal(tmp_path, llama__rope__freq_base=theta, extra=[tensor])
 
 
 # -- the built-in model ---------------------------------------------------------------------------------

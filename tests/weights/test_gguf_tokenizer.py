@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from tokenizers import Tokenizer
 
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 from llmrs_cli.engine.weights.gguf_tokenizer import chat_templates, tokenizer_config, tokenizer_json
+from llmrs_cli.engine.weights.gguf_vocabulary import Vocabulary, read_vocabulary
 from llmrs_cli.errors import ModelError
 from tests.helpers.byte_tokenizer import byte_tokenizer_json
 from tests.helpers.tiny_gguf import write_tiny_gguf
@@ -47,21 +47,25 @@ def metadata_of(source: bytes, pre: str, *, adds: dict[str, Any] | None = None) 
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": pre,
         "tokenizer.ggml.tokens": [text for text, _ in entries],
-        "tokenizer.ggml.token_type": np.array([kind for _, kind in entries], np.int32),
+        "tokenizer.ggml.token_type": [kind for _, kind in entries],
         "tokenizer.ggml.merges": merges,
     }
     return found | {f"tokenizer.ggml.{key}": value for key, value in (adds or {}).items()}
 
 
+def vocabulary(metadata: Metadata) -> Vocabulary:
+    found = read_vocabulary(metadata)
+    assert found is not None
+    return found
+
+
 def built(metadata: Metadata) -> Tokenizer:
-    data = tokenizer_json(metadata)
-    assert data is not None
-    return Tokenizer.from_buffer(data)
+    return Tokenizer.from_buffer(tokenizer_json(vocabulary(metadata)))
 
 
 def refusal(metadata: Metadata) -> str:
     with pytest.raises(ModelError) as caught:
-        tokenizer_json(metadata)
+        tokenizer_json(vocabulary(metadata))
     return str(caught.value)
 
 
@@ -134,7 +138,8 @@ def test_splitting_rules_differ_in_their_numbers(
 
 def test_a_missing_rule_is_the_default_one(bytes_metadata: Metadata) -> None:
     without = {k: v for k, v in bytes_metadata.items() if k != "tokenizer.ggml.pre"}
-    assert tokenizer_json(without) == tokenizer_json(bytes_metadata | {"tokenizer.ggml.pre": "default"})
+    default = bytes_metadata | {"tokenizer.ggml.pre": "default"}
+    assert tokenizer_json(vocabulary(without)) == tokenizer_json(vocabulary(default))
 
 
 def test_merges_join_in_order_of_rank() -> None:
@@ -166,16 +171,24 @@ def test_the_first_token_is_added_where_the_file_or_the_rule_says_so(bytes_metad
         and built(asked).encode("a", add_special_tokens=False).ids[0] != bos
     )
     llama = keys | {"tokenizer.ggml.pre": "llama-bpe"}
-    assert built(llama).encode("a").ids[0] == bos and tokenizer_config(llama)["add_bos_token"] is True
+    assert (
+        built(llama).encode("a").ids[0] == bos
+        and tokenizer_config(vocabulary(llama))["add_bos_token"] is True
+    )
     refused = llama | {"tokenizer.ggml.add_bos_token": False}
-    assert built(refused).encode("a").ids[0] != bos and tokenizer_config(refused)["add_bos_token"] is False
+    assert (
+        built(refused).encode("a").ids[0] != bos
+        and tokenizer_config(vocabulary(refused))["add_bos_token"] is False
+    )
     both = asked | {"tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.eos_token_id": bos}
     assert [i == bos for i in built(both).encode("a").ids] == [True, False, True]
 
 
 def test_roles_are_given_as_text(bytes_metadata: Metadata) -> None:
     tokens = bytes_metadata["tokenizer.ggml.tokens"]
-    config = tokenizer_config(bytes_metadata | {"tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>")})
+    config = tokenizer_config(
+        vocabulary(bytes_metadata | {"tokenizer.ggml.eos_token_id": tokens.index("<|im_end|>")})
+    )
     assert config["eos_token"] == "<|im_end|>" and config["bos_token"] is None
 
 
@@ -192,8 +205,8 @@ def sentencepiece(scores: list[float] | None = None, **changes: Any) -> Metadata
     found: Metadata = {
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": np.array(kinds, np.int32),
-        "tokenizer.ggml.scores": np.array([0.0] * 259 + of_pieces, np.float32),
+        "tokenizer.ggml.token_type": kinds,
+        "tokenizer.ggml.scores": [0.0] * 259 + of_pieces,
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.eos_token_id": 2,
         "tokenizer.ggml.unknown_token_id": 0,
@@ -248,7 +261,7 @@ def test_a_file_without_a_tokenizer_runs_on_ids(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(write_tiny_gguf(tmp_path / "x.gguf", TinyModel("llama")))
     assert checkpoint.tokenizer_json is None and checkpoint.tokenizer_config == {}
     assert checkpoint.chat_templates == {}
-    assert tokenizer_json({"tokenizer.ggml.model": "no_vocab"}) is None
+    assert read_vocabulary({"tokenizer.ggml.model": "no_vocab"}) is None
 
 
 @pytest.mark.parametrize(
@@ -256,6 +269,10 @@ def test_a_file_without_a_tokenizer_runs_on_ids(tmp_path: Path) -> None:
     [
         ({"model": "bert"}, "'bert' is not supported"),
         ({"model": 7}, "7 is not supported"),
+        ({"model": ["gpt2"]}, "['gpt2'] is not supported"),
+        ({"pre": [1, 2]}, "[1, 2] of the tokenizer"),
+        ({"merges": [1, 2]}, "merges is missing or no list of text"),
+        ({"tokens": [1, 2]}, "tokens is missing or no list of text"),
         ({"pre": "tekken"}, "'tekken' of the tokenizer is not supported; we run default"),
         ({"tokens": None}, "tokens is missing"),
         ({"tokens": "abc"}, "tokens is missing or no list"),
@@ -263,7 +280,7 @@ def test_a_file_without_a_tokenizer_runs_on_ids(tmp_path: Path) -> None:
         ({"merges": None}, "merges is missing"),
         ({"merges": ["a"]}, "merges has 'a'"),
         ({"merges": ["a b"]}, "merges has 'a b'"),
-        ({"token_type": np.ones(3, np.int32)}, "token_type does not have a number for each"),
+        ({"token_type": [1, 1, 1]}, "token_type does not have a number for each"),
         ({"token_type": 1}, "token_type does not have"),
         ({"bos_token_id": 10**6, "add_bos_token": True}, "bos_token_id is 1000000"),
         ({"bos_token_id": -1, "add_bos_token": True}, "bos_token_id is -1"),
@@ -280,9 +297,9 @@ def test_what_is_wrong_with_a_tokenizer_is_named(
 
 def test_a_token_that_occurs_twice_is_refused_but_fillers_may_repeat(bytes_metadata: Metadata) -> None:
     tokens, kinds = bytes_metadata["tokenizer.ggml.tokens"], bytes_metadata["tokenizer.ggml.token_type"]
-    twice = {"tokenizer.ggml.tokens": [*tokens, "a"], "tokenizer.ggml.token_type": np.append(kinds, 1)}
+    twice = {"tokenizer.ggml.tokens": [*tokens, "a"], "tokenizer.ggml.token_type": [*kinds, 1]}
     assert "1 tokens twice" in refusal(bytes_metadata | twice)
-    filler = {"tokenizer.ggml.tokens": [*tokens, "a"], "tokenizer.ggml.token_type": np.append(kinds, 5)}
+    filler = {"tokenizer.ggml.tokens": [*tokens, "a"], "tokenizer.ggml.token_type": [*kinds, 5]}
     assert built(bytes_metadata | filler).encode("a").ids == built(bytes_metadata).encode("a").ids
 
 
@@ -290,7 +307,7 @@ def test_a_token_that_occurs_twice_is_refused_but_fillers_may_repeat(bytes_metad
     ("changes", "cause"),
     [
         ({"scores": None}, "scores is missing"),
-        ({"scores": np.zeros(3, np.float32)}, "scores does not have a number for each"),
+        ({"scores": [0.0] * 3}, "scores does not have a number for each"),
         ({"tokens": [*sentencepiece()["tokenizer.ggml.tokens"][:-1], "x" * 600]}, "more than 512 characters"),
     ],
 )

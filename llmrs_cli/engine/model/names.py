@@ -77,9 +77,10 @@ _WRAPPERS = re.compile(r"^(module\.|_orig_mod\.|base_model\.model\.|language_mod
 
 def from_hf(stored: str) -> str:
     """Our name of a tensor in a safetensors file: wrappers stripped, `model.` added where it is missing."""
-    name = _WRAPPERS.sub("", stored).replace("model.language_model.", "model.", 1)
-    if name.startswith(("layers.", "embed_tokens.", "norm.")):
-        return "model." + name
+    name = _WRAPPERS.sub("", stored)
+    bare = name.removeprefix("model.language_model.")
+    if bare != name or name.startswith(("layers.", "embed_tokens.", "norm.")):
+        return "model." + bare
     return name
 
 

@@ -22,7 +22,7 @@ from llmrs_cli.engine.weights.packed import Packed4
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Output, within eight, of each nibble from the lowest on."""
 _TILE = 64
-"""Words unpacked at once, so that a tile stays in the cache: measured best of 16 … 512."""
+"""Words unpacked at once, so that a tile stays in the cache: best of 8 … 2,368 as measured, by half."""
 _LOW, _HIGH, _FOUR = np.uint32(0x0F0F0F0F), np.uint32(0xF0F0F0F0), np.uint32(4)
 
 Words = NDArray[np.int32]

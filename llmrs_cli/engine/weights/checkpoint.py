@@ -14,10 +14,11 @@ from typing import Any
 
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.spec import ModelSpec, from_config
-from llmrs_cli.engine.weights import gguf_tokenizer
 from llmrs_cli.engine.weights.files import DataFile, read_object, read_small, shown
 from llmrs_cli.engine.weights.gguf import read_gguf
 from llmrs_cli.engine.weights.gguf_config import gguf_config, gguf_parameters
+from llmrs_cli.engine.weights.gguf_tokenizer import chat_templates, tokenizer_config, tokenizer_json
+from llmrs_cli.engine.weights.gguf_vocabulary import read_vocabulary
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.engine.weights.quantised import build_parameters, read_quantisation
 from llmrs_cli.engine.weights.store import Tensors, read_folder
@@ -83,15 +84,16 @@ def _open_gguf(path: Path) -> Checkpoint:
     config = gguf_config(gguf)
     spec = from_config(config)
     parameters = gguf_parameters(gguf, spec)
+    vocabulary = read_vocabulary(gguf.metadata)
     return Checkpoint(
         path=path,
         spec=replace(spec, dtype=stored_dtype(parameters)),
         config=config,
         generation={},
         parameters=parameters,
-        tokenizer_json=gguf_tokenizer.tokenizer_json(gguf.metadata),
-        tokenizer_config=gguf_tokenizer.tokenizer_config(gguf.metadata),
-        chat_templates=gguf_tokenizer.chat_templates(gguf.metadata),
+        tokenizer_json=tokenizer_json(vocabulary) if vocabulary else None,
+        tokenizer_config=tokenizer_config(vocabulary) if vocabulary else {},
+        chat_templates=chat_templates(gguf.metadata),
         identity=identity_of([path]),
     )
 

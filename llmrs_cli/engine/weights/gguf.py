@@ -30,13 +30,13 @@ MAX_TENSORS = 100_000
 MAX_KEY, MAX_NAME = 1 << 12, 256
 """Bytes of a metadata key and of a tensor's name."""
 MAX_STRING = 16 << 20
-MAX_STRINGS = 2 << 20
-"""Strings in one array: each costs some 60 bytes of memory even if it is empty in the file."""
-MAX_ITEMS = 16 << 20
+MAX_ITEMS = 2 << 20
+"""Values in one array: each costs up to 60 bytes of memory however small it is in the file."""
 MAX_ALIGNMENT = 1 << 16
 _FETCH = 1 << 20
 
-Value = int | float | bool | str | list[str] | NDArray[Any]
+Value = int | float | bool | str | list[Any]
+"""An array is a list of strings or of numbers."""
 
 _NUMBERS = {
     0: "<u1",
@@ -133,18 +133,17 @@ def _value(cursor: _Cursor, key: str) -> Value:
     return value
 
 
-def _array(cursor: _Cursor, where: str) -> list[str] | NDArray[Any]:
+def _array(cursor: _Cursor, where: str) -> list[Any]:
     kind, count = int(cursor.number("<u4")), int(cursor.number("<u8"))
-    if kind == _STRING:
-        if count > MAX_STRINGS:
-            cursor.refuse(f"has {count} strings at {where}; at most {MAX_STRINGS} are read")
-        return cursor.strings(count, where)
-    if kind not in _NUMBERS:
+    if kind not in _NUMBERS and kind != _STRING:
         what = "an array of arrays" if kind == _ARRAY else f"an array of the unknown value type {kind}"
         cursor.refuse(f"has {what} at {where}")
     if count > MAX_ITEMS:
         cursor.refuse(f"has {count} values at {where}; at most {MAX_ITEMS} are read")
-    return cursor.numbers(_NUMBERS[kind], count, where)
+    if kind == _STRING:
+        return cursor.strings(count, where)
+    found: list[Any] = cursor.numbers(_NUMBERS[kind], count, where).tolist()
+    return found
 
 
 def _is_split(metadata: dict[str, Value]) -> bool:

@@ -8,6 +8,7 @@ Source: docs/gguf.md of ggml-org/ggml, gguf-py/gguf/constants.py of ggml-org/lla
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.rope import inverse_frequencies
 from llmrs_cli.engine.model.rope_config import yarn_magnitude
-from llmrs_cli.engine.model.spec import ModelSpec, RopeSpec
+from llmrs_cli.engine.model.spec import MAX_HEAD, ModelSpec, RopeSpec
 from llmrs_cli.engine.weights.gguf import Gguf, GgufTensor
 from llmrs_cli.engine.weights.gguf_types import canonical, reorder_rows
 from llmrs_cli.engine.weights.packed import Weight
@@ -119,9 +120,11 @@ def _stored_factors(gguf: Gguf, config: dict[str, Any]) -> dict[str, Any] | None
     tensor = gguf.tensors.get(ROPE_FACTORS)
     if tensor is None:
         return None
+    theta = 10000.0 if config["rope_theta"] is None else config["rope_theta"]
+    if math.prod(tensor.shape) > MAX_HEAD // 2 or not isinstance(theta, float) or not 2.0 <= theta <= 1e12:
+        raise ModelError(f"The rotary factors in {ROPE_FACTORS} cannot be used.")
     stored = _read(tensor, None).dequantise().reshape(-1)
-    theta = config["rope_theta"] or 10000.0
-    if not np.isfinite(stored).all() or not 1.0 <= stored.max() <= 1e6 or not isinstance(theta, float):
+    if not np.isfinite(stored).all() or not 1.0 <= stored.max() <= 1e6:
         raise ModelError(f"The rotary factors in {ROPE_FACTORS} are no factors.")
     rope = RopeSpec("llama3", theta, float(stored.max()), 8192, 1.0, 4.0)
     dim = 2 * len(stored)

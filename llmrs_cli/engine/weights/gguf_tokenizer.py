@@ -8,127 +8,34 @@ Source of the names and their rules: src/llama-vocab.cpp of ggml-org/llama.cpp.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import IntEnum
+from collections.abc import Mapping
 from typing import Any
 
 from llmrs_cli.engine.weights.gguf import Value
 from llmrs_cli.engine.weights.gguf_splitting import RULES, Rule
+from llmrs_cli.engine.weights.gguf_vocabulary import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, Vocabulary
 from llmrs_cli.errors import ModelError, quoted
 
 Json = dict[str, Any]
 
 
-class Kind(IntEnum):
-    """Entries of tokenizer.ggml.token_type that matter here."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
-@dataclass(frozen=True, slots=True)
-class _Vocabulary:
-    """What both kinds need of the metadata, checked."""
-
-    tokens: Sequence[str]
-    kinds: Sequence[int]
-    """Kind of each token."""
-    metadata: Mapping[str, Value]
-
-    def get(self, key: str) -> Any:
-        return self.metadata.get(f"tokenizer.ggml.{key}")
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self.get(key)
-        return value if isinstance(value, bool) else default
-
-    def token(self, role: str) -> str | None:
-        """Text of the token with a role (bos, eos, unknown, padding), None if it has none."""
-        index = self.get(f"{role}_token_id")
-        if index is None:
-            return None
-        if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(self.tokens):
-            raise ModelError(
-                f"tokenizer.ggml.{role}_token_id is {quoted(index)}; there are {len(self.tokens)} tokens."
-            )
-        return self.tokens[index]
-
-    @property
-    def ids(self) -> dict[str, int]:
-        """Id of each token that can occur; unused ones only fill up the vocabulary."""
-        return {
-            text: i
-            for i, (text, kind) in enumerate(zip(self.tokens, self.kinds, strict=True))
-            if kind != Kind.UNUSED
-        }
-
-    @property
-    def added(self) -> list[Json]:
-        """Tokens that are found in text as they stand."""
-        return [
-            {
-                "id": i,
-                "content": self.tokens[i],
-                "single_word": False,
-                "lstrip": False,
-                "rstrip": False,
-                "normalized": False,
-                "special": kind != Kind.USER_DEFINED,
-            }
-            for i, kind in enumerate(self.kinds)
-            if kind in (Kind.UNKNOWN, Kind.CONTROL, Kind.USER_DEFINED)
-        ]
-
-
-def _vocabulary(metadata: Mapping[str, Value]) -> _Vocabulary:
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise ModelError("tokenizer.ggml.tokens is missing or no list of text.")
-    kinds = _numbers(metadata, "token_type", len(tokens)) or [Kind.NORMAL] * len(tokens)
-    vocabulary = _Vocabulary(tokens, [int(kind) for kind in kinds], metadata)
-    usable = sum(kind != Kind.UNUSED for kind in vocabulary.kinds)
-    if len(vocabulary.ids) < usable:
-        raise ModelError(f"tokenizer.ggml.tokens names {usable - len(vocabulary.ids)} tokens twice.")
-    return vocabulary
-
-
-def _numbers(metadata: Mapping[str, Value], key: str, length: int) -> list[float] | None:
-    """A numeric array with an entry per token, or None."""
-    values = metadata.get(f"tokenizer.ggml.{key}")
-    if values is None:
-        return None
-    if isinstance(values, int | float | str | list) or len(values) != length:
-        raise ModelError(f"tokenizer.ggml.{key} does not have a number for each of {length} tokens.")
-    found: list[float] = values.tolist()
-    return found
-
-
-# -- tokenizer.json -------------------------------------------------------------------------------------
-
-
-def tokenizer_json(metadata: Mapping[str, Value]) -> bytes | None:
-    """A tokenizer.json, or None if the file holds no tokenizer. Raises ModelError for an unknown kind."""
-    kind = metadata.get("tokenizer.ggml.model")
-    if kind in (None, "none", "no_vocab"):
-        return None
+def tokenizer_json(vocabulary: Vocabulary) -> bytes:
+    """A tokenizer.json. Raises ModelError for a kind or a splitting rule that we do not know."""
+    kind = vocabulary.get("model")
     if kind not in ("gpt2", "llama"):
         raise ModelError(f"Tokenizer {quoted(kind)} is not supported; we run gpt2 and llama.")
-    vocabulary = _vocabulary(metadata)
     parts = _byte_level(vocabulary) if kind == "gpt2" else _sentencepiece(vocabulary)
-    whole = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": vocabulary.added} | parts
+    whole = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": _added(vocabulary),
+    } | parts
     return json.dumps(whole, ensure_ascii=False).encode()
 
 
-def tokenizer_config(metadata: Mapping[str, Value]) -> Json:
+def tokenizer_config(vocabulary: Vocabulary) -> Json:
     """The keys of a tokenizer_config.json that templates and the text room read."""
-    if metadata.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
-        return {}
-    vocabulary = _vocabulary(metadata)
     roles = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     return {key: vocabulary.token(role) for key, role in roles.items()} | {
         "add_bos_token": vocabulary.flag("add_bos_token", _bos_by_default(vocabulary)),
@@ -148,20 +55,37 @@ def chat_templates(metadata: Mapping[str, Value]) -> dict[str, str]:
     return {name: template for name, template in found.items() if isinstance(template, str)}
 
 
-def _rule(vocabulary: _Vocabulary) -> Rule:
+def _added(vocabulary: Vocabulary) -> list[Json]:
+    """Tokens that are found in text as they stand."""
+    return [
+        {
+            "id": i,
+            "content": vocabulary.tokens[i],
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+            "special": kind != USER_DEFINED,
+        }
+        for i, kind in enumerate(vocabulary.kinds)
+        if kind in (UNKNOWN, CONTROL, USER_DEFINED)
+    ]
+
+
+def _rule(vocabulary: Vocabulary) -> Rule:
     name = vocabulary.get("pre") or "default"
-    if name not in RULES:
+    if not isinstance(name, str) or name not in RULES:
         raise ModelError(
             f"Splitting rule {quoted(name)} of the tokenizer is not supported; we run {', '.join(RULES)}."
         )
     return RULES[name]
 
 
-def _bos_by_default(vocabulary: _Vocabulary) -> bool:
+def _bos_by_default(vocabulary: Vocabulary) -> bool:
     return vocabulary.get("model") == "llama" or _rule(vocabulary).adds_bos
 
 
-def _byte_level(vocabulary: _Vocabulary) -> Json:
+def _byte_level(vocabulary: Vocabulary) -> Json:
     """Byte-level BPE: bytes are spelled as printable characters, merges are stored."""
     rule = _rule(vocabulary)
     cuts: list[Json] = [
@@ -178,7 +102,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Json:
     }
 
 
-def _sentencepiece(vocabulary: _Vocabulary) -> Json:
+def _sentencepiece(vocabulary: Vocabulary) -> Json:
     """SentencePiece BPE: blanks are spelled ▁, unknown characters fall back to byte tokens."""
     blanks: list[Json] = [{"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]
     if vocabulary.flag("add_space_prefix", True):
@@ -200,7 +124,7 @@ def _sentencepiece(vocabulary: _Vocabulary) -> Json:
     }
 
 
-def _bpe(vocabulary: _Vocabulary, merges: list[tuple[str, str]], *, ignore_merges: bool = False) -> Json:
+def _bpe(vocabulary: Vocabulary, merges: list[tuple[str, str]], *, ignore_merges: bool = False) -> Json:
     return {
         "type": "BPE",
         "dropout": None,
@@ -215,10 +139,10 @@ def _bpe(vocabulary: _Vocabulary, merges: list[tuple[str, str]], *, ignore_merge
     }
 
 
-def _stored_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+def _stored_merges(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Pairs in order of rank; both halves and what they make are tokens."""
     stored, ids = vocabulary.get("merges"), vocabulary.ids
-    if not isinstance(stored, list):
+    if not isinstance(stored, list) or (stored and not isinstance(stored[0], str)):
         raise ModelError("tokenizer.ggml.merges is missing or no list of text.")
     pairs = []
     for merge in stored:
@@ -231,12 +155,12 @@ def _stored_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     return pairs
 
 
-def _merges_of_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
+def _merges_of_scores(vocabulary: Vocabulary) -> list[tuple[str, str]]:
     """Every pair of tokens that makes a token, the best score of the result first."""
-    scores = _numbers(vocabulary.metadata, "scores", len(vocabulary.tokens))
+    scores = vocabulary.numbers("scores")
     if scores is None:
         raise ModelError("tokenizer.ggml.scores is missing.")
-    ids = {text: i for text, i in vocabulary.ids.items() if vocabulary.kinds[i] == Kind.NORMAL}
+    ids = {text: i for text, i in vocabulary.ids.items() if vocabulary.kinds[i] == NORMAL}
     if max(map(len, ids), default=0) > 512:
         raise ModelError("tokenizer.ggml.tokens has a token of more than 512 characters.")
     pairs = [
@@ -248,7 +172,7 @@ def _merges_of_scores(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
     return [(left, right) for *_, left, right in sorted(pairs)]
 
 
-def _post_processor(vocabulary: _Vocabulary) -> Json | None:
+def _post_processor(vocabulary: Vocabulary) -> Json | None:
     """Puts the first (and last) token of a text in place where the file asks for it."""
     roles = [
         ("bos", vocabulary.flag("add_bos_token", _bos_by_default(vocabulary))),

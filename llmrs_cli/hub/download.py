@@ -49,7 +49,7 @@ class Transfer:
     def fetch(self, file: RepoFile, report: Callable[[int], None]) -> None:
         """Bring `file` into the cache; `report` is told the bytes that are here, again and again.
 
-        Raises NetworkError where the network or Hub fails for good, ModelError if the content is wrong twice,
+        Raises NetworkError where the network or Hub fails for good, ModelError if the content stays wrong,
         AccessError if the Hub refuses, OSError if the disk does, Cancelled when `stop` is set.
         """
         with locked(self.cached.lock_folder / f"{file.hash}.lock"):

@@ -147,6 +147,8 @@ def needed(listing: Listing, file: str | None = None) -> tuple[RepoFile, ...]:
     weights = weight_names(by_name)
     if not weights:
         return (by_name[_only_gguf(listing.repo, by_name)],)
+    if "config.json" not in by_name:
+        raise ModelError(f"{quoted(listing.repo)} holds weights but no config.json.")
     names = [*sorted(SMALL & by_name.keys()), *weights]
     no_clashes(by_name, names)
     return tuple(by_name[name] for name in names)

@@ -8,6 +8,7 @@ weight is fetched. A branch counts as moved in the cache only once everything is
 
 from __future__ import annotations
 
+import http.client
 import json
 import threading
 import time
@@ -15,14 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, quoted
+from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, UsageError, quoted
 from llmrs_cli.hub.access import HubAccess
 from llmrs_cli.hub.bring import Check, bring
 from llmrs_cli.hub.builtin import locate_built_in
 from llmrs_cli.hub.cache import CachedRepo
 from llmrs_cli.hub.client import HubClient
 from llmrs_cli.hub.download import PAUSES, Transfer
-from llmrs_cli.hub.listing import Listing, listing_path, needed, parse_listing
+from llmrs_cli.hub.listing import Listing, RepoFile, listing_path, needed, parse_listing
 from llmrs_cli.hub.names import ModelName
 from llmrs_cli.hub.progress import Progress
 from llmrs_cli.hub.refusals import BusyError, Wanted
@@ -57,6 +58,33 @@ def locate(name: ModelName, access: HubAccess, progress: Progress, check: Check 
     return _from_hub(name, name.repo, access, progress, check)
 
 
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What `locate` would fetch."""
+
+    commit: str
+    files: tuple[tuple[RepoFile, bool], ...]
+    """What the model needs, and whether it is here."""
+
+    @property
+    def missing(self) -> int:
+        """Bytes that would be fetched."""
+        return sum(file.size for file, here in self.files if not here)
+
+
+def preview(name: ModelName, access: HubAccess) -> Preview:
+    """Look at a repository of the Hub without fetching; raises as `locate` does, and UsageError for others."""
+    if name.repo is None:
+        raise UsageError(f"{quoted(name.text)} is not a repository of the Hub.")
+    if access.offline:
+        raise NetworkError("Looking at a repository needs the network, and it is not to be used.")
+    cached = CachedRepo.of(access.hub, name.repo)
+    client = HubClient(access.endpoint, access.token)
+    listing = _ask(client, name.repo, name.revision or DEFAULT_REVISION, pauses=PAUSES)
+    files = ((file, cached.has_blob(file)) for file in needed(listing, name.file))
+    return Preview(listing.commit, tuple(files))
+
+
 def _from_hub(
     name: ModelName, repo: str, access: HubAccess, progress: Progress, check: Check | None
 ) -> Located:
@@ -83,7 +111,8 @@ def _from_hub(
     bring(Transfer(client, listing, cached, threading.Event(), PAUSES), files, progress, check)
     cached.remember(revision, listing.commit)
     found = _in_cache(cached, listing.commit, name.file)
-    assert found is not None, "everything that is needed was brought"
+    if found is None:
+        raise ModelError(f"{quoted(repo)} lacks a file of weights that its index names.")
     return found
 
 
@@ -118,7 +147,7 @@ def _ask(client: HubClient, repo: str, revision: str, *, pauses: Sequence[float]
             time.sleep(max(error.wait, pause))
     try:
         content = answer.read(MAX_LISTING)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise NetworkError("The Hub's answer was cut.", hint="Run the command again.") from error
     finally:
         answer.close()

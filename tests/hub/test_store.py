@@ -13,7 +13,7 @@ import pytest
 from llmrs_cli.errors import AccessError, DoesNotFitError, LlmrsError, ModelError, NetworkError, UsageError
 from llmrs_cli.hub.access import HubAccess
 from llmrs_cli.hub.names import parse_model, pinned
-from llmrs_cli.hub.store import locate
+from llmrs_cli.hub.store import locate, preview
 from tests.helpers.fake_hub import FakeHub, FakeRepo, Fault, fake_hub
 from tests.helpers.told import Told
 from tests.hub.conftest import WEIGHTS, Locate
@@ -189,6 +189,14 @@ def test_a_snapshot_that_lacks_a_shard_does_not_start_offline(find: Locate) -> N
         assert find(hub) == found, "online it is completed"
 
 
+def test_a_listing_that_is_cut_is_a_network_error(find: Locate, small: FakeRepo) -> None:
+    with fake_hub({"a/b": small}) as hub:
+        chunked = {"Transfer-Encoding": "chunked"}
+        hub.fail("/api/models", Fault(status=200, headers=chunked, body=b"ff\r\n{"))
+        with pytest.raises(NetworkError):
+            find(hub)
+
+
 @pytest.mark.parametrize(
     "body", [b"<html>log in</html>", b"[]", b"{}", b'{"sha": "x", "siblings": []}', b"[" * 100_000, b"\xff"]
 )
@@ -319,9 +327,18 @@ def test_several_ggufs_want_one_to_be_named(find: Locate) -> None:
         ({"pytorch_model.bin": b"x"}, "only pickled weights"),
         ({"README.md": b"x"}, "no weights"),
         ({}, "no weights"),
+        ({"model.safetensors": b"x"}, "no config.json"),
+        (
+            {
+                "config.json": b"{}",
+                "model-00001-of-00002.safetensors": b"x",
+                "model.safetensors.index.json": b'{"weight_map": {"a": "model-00002-of-00002.safetensors"}}',
+            },
+            "lacks a file of weights",
+        ),
     ],
 )
-def test_a_repository_without_weights_we_load_says_so(
+def test_a_repository_that_is_no_model_of_ours_says_why(
     find: Locate, files: dict[str, bytes], said: str
 ) -> None:
     with fake_hub({"a/b": FakeRepo(files)}) as hub, pytest.raises(ModelError, match=said):
@@ -369,6 +386,24 @@ def test_the_check_sees_the_configuration_before_any_weight_is_fetched(find: Loc
             find(hub, check=too_large)
         assert hub.stored == []
     assert seen == [({"model_type": "llama"}, len(WEIGHTS))]
+
+
+def test_a_preview_says_what_would_be_fetched_and_fetches_nothing(
+    find: Locate, small: FakeRepo, tmp_path: Path
+) -> None:
+    with fake_hub({"a/b": small}) as hub:
+        access = HubAccess.from_environment(offline=False, env=hub.env(tmp_path))
+        before = preview(parse_model("a/b"), access)
+        assert not (tmp_path / "hf").exists()
+        find(hub)
+        after = preview(parse_model("a/b"), access)
+    assert [file.name for file, _ in before.files] == ["config.json", "tokenizer.json", "model.safetensors"]
+    assert before.missing == len(WEIGHTS) + 25 and after.missing == 0
+    assert before.commit == small.commit
+    with pytest.raises(UsageError):
+        preview(parse_model("smollm2-135m"), access)
+    with pytest.raises(NetworkError):
+        preview(parse_model("a/b"), replace(access, offline=True))
 
 
 def test_a_disk_without_room_is_noticed_before_the_first_byte(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,13 @@ def test_auto_opens_the_first_usable_one() -> None:
     backend.close()
 
 
-def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
+def without(missing: str) -> Callable[[str], object]:
+    """A `find_spec` that finds every module but one."""
+    return lambda name: None if name == missing else object()
+
+
+def test_a_machine_without_a_gpu_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "find_spec", without("nothing"))
     info = probe_cuda(signs=[tmp_path / "none"])
     assert not info.usable
     assert info.reason == "no NVIDIA GPU is visible."
@@ -65,7 +72,7 @@ def test_a_machine_without_a_gpu_says_so(tmp_path: Path) -> None:
 def test_a_gpu_without_the_cuda_packages_gives_the_line_to_install_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", without("cupy"))
     info = probe_cuda(signs=[tmp_path])
     assert info.reason == "there is a GPU, but the CUDA packages are not installed."
     assert info.hint is not None and "pip install" in info.hint

@@ -64,13 +64,13 @@ def parse_device(device: str) -> tuple[str, int]:
 
 def probe(name: str, index: int = 0) -> BackendInfo:
     """Whether backend `name` can run here; `index` counts GPUs."""
-    if find_spec(_module(name)) is None:
-        return BackendInfo(name, f"this version of llmrs has no {name} backend.")
     return probe_cuda(index) if name == "cuda" else BackendInfo(name)
 
 
 def probe_cuda(index: int = 0, signs: Sequence[Path] = GPU_SIGNS) -> BackendInfo:
     """Whether GPU `index` can be used; looks before it imports CuPy, which takes a while."""
+    if find_spec(_module("cuda")) is None:
+        return BackendInfo("cuda", "this version of llmrs has no CUDA backend.")
     if not any(sign.exists() for sign in signs):
         return BackendInfo("cuda", "no NVIDIA GPU is visible.")
     if find_spec("cupy") is None:

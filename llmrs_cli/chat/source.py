@@ -1,7 +1,7 @@
 """The text of a one-shot question: the prompt, a blank line, then files and what is piped in.
 
-Everything must be UTF-8; a byte that is not, or an argument that holds one, is refused by name and never
-reaches the tokenizer. Reading waits as long as the writer takes, and says so after a second.
+Everything must be UTF-8; a byte that is not is refused by name and never reaches the tokenizer. Reading
+waits as long as the writer takes, and says so after a second.
 """
 
 from __future__ import annotations
@@ -26,17 +26,6 @@ def compose(prompt: str | None, attachments: Sequence[str]) -> str:
     """Prompt first, then each attachment after a blank line; empty parts are left out."""
     parts = [prompt or "", *(text.strip("\n") for text in attachments)]
     return "\n\n".join(part for part in parts if part.strip())
-
-
-def check_argument(text: str, flag: str) -> str:
-    """`text`, which must be UTF-8: Python hands over other bytes of an argument as lone surrogates."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"The text of {flag} is not UTF-8.", hint="Convert it, or pass it in a file with -f."
-        ) from None
-    return text
 
 
 def read_file(path: str) -> str:

@@ -17,6 +17,7 @@ import click
 
 from llmrs_cli.cli.models import choose, open_engine
 from llmrs_cli.cli.options import ModelOptions, Sampling, model_options, quiet_option, sampling_options
+from llmrs_cli.cli.parameters import text
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.engine.types import MAX_LOGPROBS
 from llmrs_cli.errors import ExitCode, RowsFailedError, UsageError, quoted
@@ -38,7 +39,7 @@ ROWS = {"cuda": 64, "cpu": 16, "reference": 8}
 @click.option("-o", "--output", default="-", metavar="FILE", help="Where output lines go; - is stdout.")
 @click.option("--overwrite", is_flag=True, help="Replace the output file if there is one.")
 @model_options(positional=False)
-@click.option("-s", "--system", metavar="TEXT", help="System prompt of rows without one.")
+@click.option("-s", "--system", type=text, metavar="TEXT", help="System prompt of rows without one.")
 @click.option("--return-token-ids", is_flag=True, help="Add token_ids, end token included.")
 @click.option(
     "--logprobs",

@@ -12,6 +12,7 @@ import click
 
 from llmrs_cli.cli.models import choose, open_engine
 from llmrs_cli.cli.options import ModelOptions, Sampling, model_options, quiet_option, sampling_options
+from llmrs_cli.cli.parameters import text
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.engine.types import FinishReason
 from llmrs_cli.errors import ExitCode, UsageError
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 @click.command("chat")
 @model_options()
-@click.option("-p", "--prompt", metavar="TEXT", help="Ask this and leave.")
+@click.option("-p", "--prompt", type=text, metavar="TEXT", help="Ask this and leave.")
 @click.option(
     "-f", "--file", "files", multiple=True, metavar="FILE", help="Add a text file; - is stdin; repeatable."
 )
-@click.option("-s", "--system", metavar="TEXT", help="System prompt.")
+@click.option("-s", "--system", type=text, metavar="TEXT", help="System prompt.")
 @click.option("--system-file", metavar="FILE", help="System prompt from a file.")
 @click.option("--no-stdin", is_flag=True, help="Do not add what is piped in.")
 @sampling_options
@@ -73,14 +74,12 @@ def command(
     return _answer_once(model, system, question, sampling, terminal)
 
 
-def _system_prompt(text: str | None, file: str | None) -> str | None:
-    from llmrs_cli.chat.source import check_argument, read_file
+def _system_prompt(typed: str | None, file: str | None) -> str | None:
+    from llmrs_cli.chat.source import read_file
 
-    if text is not None and file is not None:
+    if typed is not None and file is not None:
         raise UsageError("-s and --system-file are both given.", hint="Give one of them.")
-    if file is not None:
-        return read_file(file)
-    return None if text is None else check_argument(text, "-s")
+    return typed if file is None else read_file(file)
 
 
 def _question(prompt: str | None, files: tuple[str, ...], terminal: Terminal, *, read_stdin: bool) -> str:
@@ -90,8 +89,6 @@ def _question(prompt: str | None, files: tuple[str, ...], terminal: Terminal, *,
     def waiting() -> None:
         terminal.notice("Reading stdin; end it with Ctrl-D, or use --no-stdin.")
 
-    if prompt is not None:
-        source.check_argument(prompt, "-p")
     texts = [
         source.read_stdin(sys.stdin, waiting) if name == "-" else source.read_file(name) for name in files
     ]

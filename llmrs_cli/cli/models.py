@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from llmrs_cli.hub.names import ModelName
     from llmrs_cli.text.generate import TextEngine
 
-GPU_DEFAULT = "qwen2.5-3b"
-"""Used without being named where there is a GPU that holds it."""
-GPU_ROOM = 1.5
-"""Free memory over the size of the weights, for the default to count as fitting."""
-BYTES_16 = 2
-"""Of a 16-bit weight."""
-
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -42,6 +35,7 @@ class Chosen:
 def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
     """Settle device and model and bring the model here. Raises what `hub` raises."""
     from llmrs_cli.hub.access import HubAccess
+    from llmrs_cli.hub.fit import fit_check
     from llmrs_cli.hub.store import locate
 
     settings = load_settings(
@@ -53,9 +47,11 @@ def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
         }
     )
     device = choose_device(settings.device.value, terminal)
-    name = choose_name(settings, options.revision, device, terminal)
+    free = free_bytes(device)
+    name = choose_name(settings, options.revision, device, free, terminal)
     access = HubAccess.from_environment(offline=settings.offline.value)
-    return Chosen(name, locate(name, access, terminal).path, device, settings.context.value)
+    check = fit_check(name.text, free=free, context=settings.context.value)
+    return Chosen(name, locate(name, access, terminal, check).path, device, settings.context.value)
 
 
 def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:
@@ -88,14 +84,30 @@ def choose_device(device: str, terminal: Terminal) -> str:
     return "reference"
 
 
-def choose_name(settings: Settings, revision: str | None, device: str, terminal: Terminal) -> ModelName:
+def free_bytes(device: str) -> int:
+    """Memory that a model could take on `device`."""
+    from llmrs_cli.engine.backends.host_memory import available_bytes
+    from llmrs_cli.engine.backends.registry import parse_device
+
+    kind, index = parse_device(device)
+    if kind != "cuda":
+        return available_bytes()
+    import cupy
+
+    with cupy.cuda.Device(index):
+        return int(cupy.cuda.runtime.memGetInfo()[0])
+
+
+def choose_name(
+    settings: Settings, revision: str | None, device: str, free: int, terminal: Terminal
+) -> ModelName:
     """The model that is named, else the default of the device; `revision` pins a repository."""
-    from llmrs_cli.hub.aliases import BUILT_IN
+    from llmrs_cli.hub.fit import default_model
     from llmrs_cli.hub.names import parse_model
 
     text = settings.model.value
     if text is None:
-        text = GPU_DEFAULT if device.startswith("cuda") and fits_gpu(GPU_DEFAULT, device) else BUILT_IN
+        text = default_model(free if device.startswith("cuda") else None)
         terminal.warn(f"No model is named: using {text} on {device}.")
     name = parse_model(text)
     if revision is None:
@@ -103,19 +115,3 @@ def choose_name(settings: Settings, revision: str | None, device: str, terminal:
     if name.kind != "repo" or name.revision is not None:
         raise UsageError("--revision belongs to a Hub repository named without @.", hint="Leave it out.")
     return parse_model(f"{text}@{revision}")
-
-
-def fits_gpu(alias: str, device: str) -> bool:
-    """Whether the weights of an alias leave room for a cache on a GPU, judged by its configuration alone."""
-    import math
-
-    import cupy
-
-    from llmrs_cli.engine.model.names import expected_shapes
-    from llmrs_cli.engine.model.spec import from_config
-    from llmrs_cli.hub.aliases import ALIASES
-
-    shapes = expected_shapes(from_config(ALIASES[alias].config, None))
-    with cupy.cuda.Device(int(device.partition(":")[2] or 0)):
-        free, _ = cupy.cuda.runtime.memGetInfo()
-    return bool(GPU_ROOM * BYTES_16 * sum(map(math.prod, shapes.values())) < free)

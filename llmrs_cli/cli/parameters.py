@@ -7,6 +7,7 @@ behind the flag's name.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -45,11 +46,23 @@ class FiniteRange(click.FloatRange):
         return number
 
 
+def text(typed: str) -> str:
+    """UTF-8 text. Python hands over what the locale cannot read as lone surrogates: they are read again."""
+    try:
+        typed.encode("utf-8")
+    except UnicodeEncodeError:
+        try:
+            return os.fsencode(typed).decode("utf-8")
+        except UnicodeError:
+            raise click.BadParameter("it is not UTF-8.") from None
+    return typed
+
+
 def some_text(typed: str) -> str:
-    """Text of at least one character."""
+    """`text` of at least one character."""
     if not typed:
         raise click.BadParameter("it must not be empty.")
-    return typed
+    return text(typed)
 
 
 def tokens(typed: str | int) -> int:

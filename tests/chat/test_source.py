@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmrs_cli.chat import source
-from llmrs_cli.chat.source import check_argument, compose, is_piped, read_file, read_stdin
+from llmrs_cli.chat.source import compose, is_piped, read_file, read_stdin
 from llmrs_cli.errors import ModelError, UsageError
 
 
@@ -29,12 +29,6 @@ def test_the_prompt_comes_first_and_a_blank_line_between(
     prompt: str | None, attachments: list[str], text: str
 ) -> None:
     assert compose(prompt, attachments) == text
-
-
-def test_an_argument_that_is_not_utf8_is_refused() -> None:
-    assert check_argument("é", "-p") == "é"
-    with pytest.raises(UsageError, match="-p is not UTF-8"):
-        check_argument(os.fsdecode(b"a\xff"), "-p")
 
 
 def test_files_are_utf8_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:

@@ -143,6 +143,7 @@ def test_context_lengths(heard: dict[str, Any], typed: str, count: int) -> None:
         (["--seed", str(2**64)], "--seed"),
         (["--max-tokens", "0"], "--max-tokens"),
         (["--stop", ""], "--stop"),
+        (["--stop", "a\udcff"], "--stop"),
         (["--logit-bias", "42"], "--logit-bias"),
         (["--logit-bias", "42:nan"], "--logit-bias"),
         (["--logit-bias", "42:101"], "--logit-bias"),

@@ -1,0 +1,116 @@
+"""A program in a pseudo-terminal, its screen as a person would see it (pyte), and keys to press."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+import pyte
+
+PATIENCE = 60.0
+"""Seconds until something that must appear is missed; nothing waits that long unless it fails."""
+_START = (
+    "import fcntl, sys, termios\n"
+    "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+    "from llmrs_cli.cli.root import main\n"
+    "sys.argv[0] = 'llmrs'\n"
+    "main()\n"
+)
+
+
+class ScreenSession:
+    """`llmrs` with arguments on a terminal of its own; used in a `with` block, which ends it."""
+
+    def __init__(
+        self, args: list[str], env: Mapping[str, str], *, columns: int = 80, lines: int = 24
+    ) -> None:
+        self.raw = b""
+        """Every byte that the program wrote."""
+        self._screen = pyte.HistoryScreen(columns, lines, history=10_000)
+        self._screen.write_process_input = self._answer  # type: ignore[method-assign, assignment]
+        self._stream = pyte.ByteStream(self._screen)
+        self._master, slave = os.openpty()
+        self.resize(columns, lines)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _START, *args],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=dict(env),
+            start_new_session=True,
+        )
+        os.close(slave)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._master)
+
+    def press(self, keys: str) -> None:
+        """Send keys: letters, or control characters and sequences as a terminal sends them."""
+        os.write(self._master, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the size of the terminal; the program is told by the kernel."""
+        self._screen.resize(lines, columns)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    @property
+    def text(self) -> str:
+        """The screen, one line of text a row, without blanks at the end."""
+        return "\n".join(line.rstrip() for line in self._screen.display).rstrip()
+
+    @property
+    def last_line(self) -> str:
+        """The row that the cursor is in."""
+        return str(self._screen.display[self._screen.cursor.y]).rstrip()
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Read until `condition` holds; AssertionError with the screen if it never does."""
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            if not self._read(deadline - time.monotonic()):
+                raise AssertionError(f"no {what} on the screen:\n{self.text}")
+
+    def wait_for(self, text: str) -> None:
+        """Read until `text` is on the screen."""
+        self.wait(lambda: text in self.text, repr(text))
+
+    def wait_for_prompt(self) -> None:
+        """Read until an empty prompt waits."""
+        self.wait(lambda: self.last_line in (">", "> "), "prompt")
+
+    def end(self) -> int:
+        """Read to the end; the exit status."""
+        while self._read(PATIENCE):
+            pass
+        return self._process.wait(PATIENCE)
+
+    def _read(self, seconds: float) -> bool:
+        """Take in what comes within `seconds`; False if nothing does or the program has ended."""
+        if not select.select([self._master], [], [], max(seconds, 0))[0]:
+            return False
+        try:
+            data = os.read(self._master, 65536)
+        except OSError:  # Linux says so when the other side is closed
+            return False
+        self.raw += data
+        self._stream.feed(data)
+        return bool(data)
+
+    def _answer(self, text: str) -> None:
+        os.write(self._master, text.encode())

@@ -6,7 +6,8 @@ together, is encoded as plain characters. To tell the two apart, every marker in
 before rendering: one private-use character that occurs nowhere else stands for it, so that a template
 which trims or compares still works, and what is left in the rendered text is the template's own.
 A marker cannot arise across the edge either: where content ends with the beginning of one, or begins
-with the end of one, that character is hidden too.
+with the end of one, that character is hidden too. (A template that spells a marker around a word, such as
+`'<|' + role + '|>'`, means it: content that lies wholly inside a marker is left to it.)
 
 Content without any of this, which is nearly all, is encoded in one go exactly as Hugging Face does it.
 
@@ -101,13 +102,12 @@ class Disguise:
     def _hide_text(self, text: str, markers: Markers) -> str:
         text = markers.pattern.sub(lambda match: self._stand_in(match[0]), text)
         body = text.strip()  # as templates trim
-        start = text.find(body)
-        if markers.ends_with(body):
-            text = text[:start] + self._stand_in(body[0]) + text[start + 1 :]
-        if markers.begins_with(body):
-            end = start + len(body)
-            text = text[: end - 1] + self._stand_in(text[end - 1]) + text[end:]
-        return text
+        start, end = text.find(body), text.find(body) + len(body)
+        head = self._stand_in(body[0]) if markers.ends_with(body) else body[:1]
+        tail = self._stand_in(body[-1]) if markers.begins_with(body) else body[-1:]
+        if len(body) < 2:
+            return text if head == tail == body else text.replace(body, self._stand_in(body))
+        return text[:start] + head + body[1:-1] + tail + text[end:]
 
     def _stand_in(self, original: str) -> str:
         if original not in self._stand_ins:

@@ -39,6 +39,8 @@ CPU_SECONDS = 2.0
 """Of the rendering thread."""
 CALL_UNITS = 16
 MAX_INT_BITS = 4096
+WIDE = re.compile(r"%(\([^)]*\))?[-+ #0]*(\d{4}|\*|\d*\.(\d{4}|\*))")
+"""A directive of the operator % whose width or precision has more than three digits, or is an argument."""
 
 FILTER_NAMES = (
     *("abs", "attr", "capitalize", "default", "d", "dictsort", "e", "escape", "first", "float", "groupby"),
@@ -207,7 +209,7 @@ class MeteredEnvironment(ImmutableSandboxedEnvironment):
 
     def _pay_format(self, form: str, values: Any) -> None:
         """For `form % values`: any directive may print all of a mapping, with a width of three digits."""
-        if re.search(r"%[^%a-zA-Z]*(\d{4}|\*)", form):
+        if WIDE.search(form.replace("%%", "")):
             raise TemplateRuntimeError("the template formats with a width that is too large")
         weight, directives = self._weight(values), form.count("%")
         repeats = directives if isinstance(values, dict) else 1

@@ -39,7 +39,8 @@ class Tokenizer:
             self._full.no_padding()
             self._plain = _without_markers(self._full)
             self._inner = _without_prefix(self._plain)
-            added = self._full.get_added_tokens_decoder()
+            tokens = self._full.get_added_tokens_decoder()
+            added = {id: token for id, token in tokens.items() if token.content}
             rule = piece_rule(json.loads(self._full.decoder.__getstate__()) if self._full.decoder else None)
         self._rule = rule
         self.strips_blank = rule.strips_blank

@@ -132,3 +132,13 @@ def test_ordinary_text_is_not_disguised(t_byte: Tokenizer) -> None:
     assert all(hides(f"a{marker}") for marker in MARKERS)
     assert hides("a <")
     assert hides("think> a")
+
+
+@given(text=st.text("|a ", max_size=6))
+def test_what_is_hidden_comes_out_again(text: str) -> None:
+    every = Markers(["||", "|a|"])
+    disguise = Disguise(BYTE_CHAT.conversation([message(text)]), every, every)
+    hidden = disguise.hidden.messages[0]["content"]
+    assert disguise.reveal(hidden) == text
+    for scaffold in ("|{}", "|a{}", "{}|", "{}a|"):
+        assert not text.strip() or not every.pattern.search(scaffold.format(hidden.strip()))

@@ -59,6 +59,8 @@ def test_a_template_that_grows_without_end_is_stopped(source: str) -> None:
     [
         "{{ '%1000000000d' % 1 }}",
         "{{ '%*d' % (1000000000, 1) }}",
+        "{{ '%.1000000000f' % 1 }}",
+        "{{ '%(a)-1000000000s' % {'a': 1} }}",
         "{{ 10 ** 10000000 }}",
         "{{ {'a': 1} | tojson(indent=1000000000) }}",
         "{{ 'a' | indent(1000000000) }}",
@@ -118,6 +120,7 @@ def test_no_other_template_can_be_loaded(source: str) -> None:
         ("{% for i in [1, 2, 3] %}{% if i == 2 %}{% break %}{% endif %}{{ i }}{% endfor %}", "1"),
         ("{% generation %}a{{ x[0] }}{% endgeneration %}b", "a1b"),
         ("{{ '%s|%02d|%.2f' % ('a', 3, 1.5) }}", "a|03|1.50"),
+        ("{{ '100%% of %(what)s since 1995' % {'what': 2024} }}", "100% of 2024 since 1995"),
         ("{% set ns = namespace(n=0) %}{% for i in x %}{% set ns.n = ns.n + i %}{% endfor %}{{ ns.n }}", "3"),
         ("{{ 'a-b'.split('-')[-1] }}{{ ' x '.strip() }}{{ 'aa'.replace('a', 'b', 1) }}", "bxba"),
         ("{{ x | map('string') | join('+') }}{{ [{'a': 1}] | map(attribute='a') | list }}", "1+2[1]"),

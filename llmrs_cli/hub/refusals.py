@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, quoted
+from llmrs_cli.hub.aliases import ALIASES
 from llmrs_cli.hub.names import nearest
 
 OFFLINE_HINT = "Check the network; with --offline only what is on this machine is used."
@@ -106,7 +107,7 @@ def _gated(words: str, wanted: Wanted, *, with_token: bool) -> AccessError:
 
 def _no_repo(wanted: Wanted, *, with_token: bool) -> ModelError:
     near = nearest(wanted.repo)
-    hints = [f"Did you mean {near!r}?"] if near else []
+    hints = [f"Did you mean {near!r}?"] if near and ALIASES[near].repo != wanted.repo else []
     if not with_token:
         hints.append("If it is private, put a token into HF_TOKEN.")
     return ModelError(f"The Hub has no repository {quoted(wanted.repo, 120)}.", hint=" ".join(hints) or None)

@@ -260,6 +260,12 @@ def test_a_repository_that_is_not_there_is_named_with_the_nearest_alias(find: Lo
     assert ("HF_TOKEN" in (caught.value.hint or "")) == (not token)
 
 
+def test_an_alias_whose_repository_has_gone_does_not_suggest_itself(find: Locate) -> None:
+    with fake_hub({}) as hub, pytest.raises(ModelError) as caught:
+        find(hub, "qwen2.5-3b")
+    assert "Did you mean" not in str(caught.value)
+
+
 def test_a_refusal_is_never_taken_for_offline(find: Locate, small: FakeRepo, told: Told) -> None:
     with fake_hub({"a/b": small}) as hub:
         find(hub)

@@ -34,7 +34,7 @@ EXIT_MEANINGS = {
 
 def pages(root: click.Group, name: str = "llmrs") -> dict[str, str]:
     """File name → roff source, for the root command and every command that is not hidden."""
-    context = click.Context(root, info_name=name)
+    context = click.Context(root, info_name=name, **root.context_settings)
     commands = {
         child: command
         for child in root.list_commands(context)

@@ -97,6 +97,7 @@ def _worth_a_traceback(error: BaseException) -> bool:
 
 
 @click.group(
+    "llmrs",
     cls=Root,
     context_settings={"auto_envvar_prefix": "LLMRS", "help_option_names": ["-h", "--help"]},
     epilog="Answers and data go to stdout; progress, thinking and notices to stderr.",

@@ -336,6 +336,10 @@ def test_stretching_raises_the_context_limit_where_it_is_meant_to() -> None:
     assert spec(rope_scaling=LLAMA3).max_context == 128
 
 
+def test_no_context_is_stretched_past_any_bound() -> None:
+    assert spec(rope_scaling={"type": "linear", "factor": 1e6}).max_context == 1 << 24
+
+
 def test_the_attention_factor_of_yarn_is_given_or_the_ratio_of_two_scales() -> None:
     yarn = {"type": "yarn", "factor": 40.0}
     assert spec(rope_scaling=yarn).rope.attention_factor is None

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from llmrs_cli.errors import ModelError, quoted
 
-MAX_CONTEXT = 1 << 27
+MAX_CONTEXT = 1 << 24
 """No context, window or position count is larger."""
 
 

@@ -18,6 +18,9 @@ from llmrs_cli.engine.model.spec import ModelSpec
 Doubles = NDArray[np.float64]
 Table = NDArray[np.float32]
 
+_CHUNK = 4096
+"""Positions whose float64 angles are held at once."""
+
 
 def rope_tables(spec: ModelSpec, length: int) -> tuple[Table, Table]:
     """Cosines and sines (P, D/2) float32 of positions 0 … P - 1, with P = `length`.
@@ -26,10 +29,14 @@ def rope_tables(spec: ModelSpec, length: int) -> tuple[Table, Table]:
     up to the trained context it is the plain rotation.
     """
     frequencies = inverse_frequencies(spec.rope, spec.head_dim, length).astype(np.float32)
-    angles = np.arange(length, dtype=np.float32)[:, None] * frequencies
     scale = attention_scale(spec.rope)
-    wide = angles.astype(np.float64)
-    return (np.cos(wide) * scale).astype(np.float32), (np.sin(wide) * scale).astype(np.float32)
+    cos, sin = (np.empty((length, spec.head_dim // 2), np.float32) for _ in range(2))
+    for first in range(0, length, _CHUNK):
+        some = slice(first, min(first + _CHUNK, length))
+        angles = np.arange(some.start, some.stop, dtype=np.float32)[:, None] * frequencies
+        wide = angles.astype(np.float64)
+        cos[some], sin[some] = np.cos(wide) * scale, np.sin(wide) * scale
+    return cos, sin
 
 
 def inverse_frequencies(rope: RopeSpec, dim: int, length: int = 0) -> Doubles:

@@ -129,8 +129,9 @@ def yarn_magnitude(factor: float, scale: float = 1.0) -> float:
 
 def stretched_context(rope: RopeSpec, trained: int) -> int:
     """The context limit in tokens; linear and yarn stretch it, dynamic is run unstretched (see `rope`)."""
+    stretched = trained
     if rope.kind == "linear":
-        return int(trained * rope.factor)
+        stretched = int(trained * rope.factor)
     if rope.kind == "yarn":
-        return max(trained, int((rope.original_context or trained) * rope.factor))
-    return trained
+        stretched = max(trained, int((rope.original_context or trained) * rope.factor))
+    return min(stretched, MAX_CONTEXT)

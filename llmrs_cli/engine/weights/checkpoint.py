@@ -10,10 +10,10 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from llmrs_cli.engine.model import names
-from llmrs_cli.engine.model.spec import ModelSpec, from_config
+from llmrs_cli.engine.model.spec import Dtype, ModelSpec, from_config
 from llmrs_cli.engine.weights.files import DataFile, read_object, read_small, shown
 from llmrs_cli.engine.weights.gguf import read_gguf
 from llmrs_cli.engine.weights.gguf_config import gguf_config, gguf_parameters
@@ -104,7 +104,7 @@ def _open_folder(folder: Path) -> Checkpoint:
     stored, notes = read_folder(folder)
     parameters = build_parameters(_by_our_names(stored), read_quantisation(config))
     tokenizer = folder / TOKENIZER
-    tokenizer_config = _optional(folder / TOKENIZER_CONFIG)
+    settings = _optional(folder / TOKENIZER_CONFIG)
     return Checkpoint(
         path=folder,
         spec=replace(spec, dtype=spec.dtype or stored_dtype(parameters)),
@@ -112,8 +112,8 @@ def _open_folder(folder: Path) -> Checkpoint:
         generation=generation,
         parameters=parameters,
         tokenizer_json=read_small(tokenizer) if tokenizer.exists() else None,
-        tokenizer_config=tokenizer_config,
-        chat_templates=_chat_templates(folder, tokenizer_config),
+        tokenizer_config=settings,
+        chat_templates=_chat_templates(folder, settings),
         identity=identity_of([folder / CONFIG, *sorted({tensor.file.path for tensor in stored.values()})]),
         notes=tuple(notes),
     )
@@ -144,10 +144,10 @@ def _by_our_names(stored: Tensors) -> Tensors:
     return ours
 
 
-def stored_dtype(parameters: Mapping[str, Parameter]) -> Any:
+def stored_dtype(parameters: Mapping[str, Parameter]) -> Dtype | None:
     """The dtype of the embedding, where that is plain."""
     form = parameters[names.EMBEDDING].form if names.EMBEDDING in parameters else None
-    return form if form in ("float32", "float16", "bfloat16") else None
+    return next((dtype for dtype in get_args(Dtype) if dtype == form), None)
 
 
 def _chat_templates(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, str]:

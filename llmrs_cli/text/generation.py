@@ -66,6 +66,7 @@ class Generation:
             request.id: _Choice(request, decoder) for request, decoder in zip(requests, decoders, strict=True)
         }
         self._prompt_logprobs: tuple[LogProb | None, ...] | None = None
+        self._error: LlmrsError | None = None
         try:
             for request in requests:
                 engine.submit(request, self._events.put)
@@ -74,13 +75,18 @@ class Generation:
             raise
 
     def __iter__(self) -> Iterator[TextEvent]:
-        """Events until every choice has ended. Raises LlmrsError if one ends by a fault."""
+        """Events until every choice has ended. Raises LlmrsError if one ends by a fault, and again after."""
         try:
+            if self._error is not None:
+                raise self._error
             while self._running:
                 event = self._events.get()
                 choice = self._choices[event.request_id]
                 if choice.finish is None:
                     yield self._advance(choice, event)
+        except LlmrsError as error:
+            self._error = error
+            raise
         finally:
             self.cancel()
 

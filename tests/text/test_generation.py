@@ -187,6 +187,8 @@ def test_a_request_that_fails_raises_its_sentence_and_the_others_are_let_go(over
     with pytest.raises(LlmrsError, match="not a number"):
         list(generation)
     assert fake.aborted == [fake.requests[0].id]
+    with pytest.raises(LlmrsError, match="not a number"):
+        generation.result()
 
 
 def test_a_broken_engine_is_an_engine_fault(over: Any) -> None:

@@ -98,8 +98,9 @@ def test_smollm2_given_the_right_tokens_agrees_at_every_decided_position(
 
 @pytest.mark.timeout(300)
 def test_smollm2_answers_freely_as_stored(backend: Backend, smollm2: tuple[ModelWeights, int]) -> None:
-    # The reference widens all weights at each step: a few tokens of each answer stand for the rest.
-    check_free(backend, smollm2, 4 if backend.name == "reference" else 64)
+    # The reference widens all weights at each step: a few tokens of a few answers stand for the rest.
+    rows, count = (3, 4) if backend.name == "reference" else (12, 64)
+    check_free(backend, smollm2, smollm2_rows()[:rows], count)
 
 
 @pytest.mark.soak
@@ -108,12 +109,14 @@ def test_smollm2_answers_freely_as_stored(backend: Backend, smollm2: tuple[Model
 def test_smollm2_answers_freely_as_stored_to_the_end_on_the_reference() -> None:
     backend = open_backend("reference")
     checkpoint = open_checkpoint(require_smollm2())
-    check_free(backend, (load_model(checkpoint, backend, context=256), checkpoint.spec.vocab), 64)
+    loaded = load_model(checkpoint, backend, context=256), checkpoint.spec.vocab
+    check_free(backend, loaded, smollm2_rows(), 64)
 
 
-def check_free(backend: Backend, loaded: tuple[ModelWeights, int], count: int) -> None:
-    """Up to `count` tokens of every answer, as far as margins decide."""
-    rows = smollm2_rows()
+def check_free(
+    backend: Backend, loaded: tuple[ModelWeights, int], rows: list[dict[str, Any]], count: int
+) -> None:
+    """Up to `count` tokens of each answer, as far as margins decide."""
     answers = generate(backend, *loaded, [row["prompt_ids"] for row in rows], count)
     for row, answer in zip(rows, answers, strict=True):
         length = min(count, decided(row["top2_margin"], SMOLLM2_FREE_MARGIN))

@@ -23,8 +23,8 @@ from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.weights.packed import Dense, Packed8, Weight
 
-SLAB_VALUES = 1 << 22
-"""Weights widened to float64 at a time: 32 MiB."""
+SLAB_VALUES = 1 << 18
+"""Weights widened to float64 at a time: 2 MiB, which stay in a core's cache until they are used."""
 QUERY_SLICE = 256
 """Queries whose scores are held at a time, so that a long prompt does not need context² of memory."""
 

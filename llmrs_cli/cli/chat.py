@@ -131,8 +131,7 @@ def _converse(model: ModelOptions, system: str | None, sampling: Sampling, termi
     with open_engine(chosen, terminal, rows=model.rows or 1) as engine:
         session = Session(engine, GenerateOptions(**sampling.given()), system)
         reader = Reader(private_directory(directories().state) / "history")
-        terminal.notice(
-            f"{chosen.name.text} on {chosen.device}; {engine.defaults}. /help lists what can be typed."
-        )
+        drawn = sampling.over(engine.defaults)
+        terminal.notice(f"{chosen.name.text} on {chosen.device}; {drawn}. /help lists what can be typed.")
         converse(session, terminal, reader.read)
     return ExitCode.OK

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmrs_cli.cli.parameters import AliasedOption, FiniteRange, bias, device, some_text, tokens
 from llmrs_cli.engine.types import BIAS_LIMIT, MAX_SEED, MAX_TEMPERATURE
 from llmrs_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from llmrs_cli.text.generate import SamplingDefaults
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -69,6 +72,11 @@ class Sampling:
             for name, value in values
             if not (value is None or value is False or value == ())
         }
+
+    def over(self, defaults: SamplingDefaults) -> SamplingDefaults:
+        """`defaults` with what was said in their place; for the line that says how tokens are drawn."""
+        names = {field.name for field in fields(defaults)}
+        return replace(defaults, **{name: value for name, value in self.given().items() if name in names})
 
 
 def model_options(*, positional: bool = True, required: bool = False) -> Decorator:

@@ -1,0 +1,119 @@
+"""From a name to a model: the Hub path of every command, devices, defaults, and what is announced."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from llmrs_cli.cli import models
+from llmrs_cli.cli.models import choose_device, choose_name
+from llmrs_cli.cli.terminal import Terminal
+from llmrs_cli.config import Settings
+from llmrs_cli.engine.backends.registry import BackendInfo
+from llmrs_cli.errors import UsageError
+from tests.cli.conftest import MakeLadder, Run
+from tests.helpers.fake_hub import FakeHub, fake_hub
+
+QWEN = "Qwen/Qwen2.5-3B-Instruct"
+
+
+@pytest.fixture
+def hub(ladder: MakeLadder) -> Iterator[FakeHub]:
+    """A Hub that serves a scripted model under the name of a real one."""
+    with fake_hub({QWEN: Path(ladder())}) as served:
+        yield served
+
+
+def test_an_alias_is_fetched_once_and_answers_in_chat_and_batch(
+    llmrs: Run, hub: FakeHub, tmp_path: Path
+) -> None:
+    env = hub.env(tmp_path)
+    first = llmrs("chat", "qwen2.5-3b", "-p", "Hi", "-t", "0", env=env)
+    assert (first.exit_code, first.stdout) == (0, "Hello world\n"), first.stderr
+    assert "Fetching" in first.stderr
+    sent = hub.sent
+    rows = llmrs("batch", "-", "-m", "qwen2.5-3b", "-t", "0", "-q", stdin='{"prompt":"Hi"}', env=env)
+    assert (json.loads(rows.stdout)["text"], rows.stderr) == ("Hello world", "")
+    offline = llmrs("chat", "qwen2.5-3b", "-p", "Hi", "-t", "0", "--offline", env=env)
+    assert offline.stdout == "Hello world\n"
+    assert hub.sent == sent
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_weights(
+    llmrs: Run, hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(models, "free_bytes", lambda device: 1 << 20)
+    result = llmrs("chat", "qwen2.5-3b", "-p", "Hi", env=hub.env(tmp_path))
+    assert (result.exit_code, result.stdout) == (6, "")
+    assert not any("safetensors" in seen.path for seen in hub.seen)
+
+
+@pytest.mark.parametrize(("args", "asked"), [(["--revision", "v1"], "v1"), ([], "main")])
+def test_a_revision_is_asked_for(
+    llmrs: Run, hub: FakeHub, tmp_path: Path, args: list[str], asked: str
+) -> None:
+    llmrs("chat", QWEN, "-p", "Hi", *args, env=hub.env(tmp_path))
+    assert any(f"/revision/{asked}" in seen.path for seen in hub.seen)
+
+
+# -- devices and defaults -----------------------------------------------------------------------------
+
+
+def quiet_terminal(capsys: pytest.CaptureFixture[str]) -> Terminal:
+    del capsys  # only so that stderr is caught
+    return Terminal.standard()
+
+
+@pytest.mark.parametrize(
+    ("found", "device", "said"),
+    [
+        ([BackendInfo("cuda"), BackendInfo("cpu")], "cuda", ""),
+        ([BackendInfo("cuda", "no NVIDIA GPU is visible."), BackendInfo("cpu")], "cpu", ""),
+        (
+            [BackendInfo("cuda", "there is a GPU, but no CUDA package.", "Type this."), BackendInfo("cpu")],
+            "cpu",
+            "llmrs: There is a GPU, but no CUDA package. Type this.\n",
+        ),
+    ],
+)
+def test_the_best_device_is_taken_and_a_better_one_mentioned(
+    found: list[BackendInfo],
+    device: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("llmrs_cli.engine.backends.registry.available", lambda: found)
+    assert choose_device("auto", quiet_terminal(capsys)) == device
+    assert capsys.readouterr().err == said
+    assert choose_device("cuda:3", quiet_terminal(capsys)) == "cuda:3"
+
+
+@pytest.mark.parametrize(
+    ("device", "free", "name"),
+    [("cpu", 1 << 40, "smollm2-135m"), ("cuda", 1 << 40, "qwen2.5-3b"), ("cuda", 1 << 30, "smollm2-135m")],
+)
+def test_the_default_model_suits_the_device(
+    device: str, free: int, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert choose_name(Settings(), None, device, free, quiet_terminal(capsys)).text == name
+    assert f"using {name} on {device}" in capsys.readouterr().err
+
+
+def test_two_revisions_are_one_too_many(capsys: pytest.CaptureFixture[str], llmrs: Run) -> None:
+    assert llmrs("chat", f"{QWEN}@v1", "--revision", "v2", "-p", "Hi").exit_code == 2
+
+
+def test_a_terminal_as_stdin_is_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from llmrs_cli.cli import batch
+
+    class Typing:
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Typing())
+    with pytest.raises(UsageError, match="terminal"), batch._open_source("-", "-", False):
+        pass

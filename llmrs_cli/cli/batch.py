@@ -44,6 +44,7 @@ ROWS = {"cuda": 64, "cpu": 16, "reference": 8}
 @click.option(
     "--logprobs",
     type=click.IntRange(0, MAX_LOGPROBS),
+    metavar="N",
     help="Add log-probabilities with this many alternatives.",
 )
 @sampling_options

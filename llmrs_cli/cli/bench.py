@@ -82,11 +82,23 @@ def _batches(typed: str) -> tuple[int, ...]:
     help="Sequences at once.",
 )
 @click.option(
-    "--prompt-tokens", type=click.IntRange(1), default=512, show_default=True, help="Of each prompt."
+    "--prompt-tokens",
+    type=click.IntRange(1),
+    metavar="N",
+    default=512,
+    show_default=True,
+    help="Of each prompt.",
 )
-@click.option("--tokens", type=click.IntRange(2), default=64, show_default=True, help="Of each answer.")
 @click.option(
-    "--repeats", type=click.IntRange(1), default=3, show_default=True, help="Runs; the median counts."
+    "--tokens", type=click.IntRange(2), metavar="N", default=64, show_default=True, help="Of each answer."
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="Runs; the median counts.",
 )
 @click.option(
     "--random-weights", is_flag=True, help="Need only config.json, or an alias: weights are made up."

@@ -18,6 +18,8 @@ from llmrs_cli.engine.types import FinishReason
 from llmrs_cli.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from llmrs_cli.text.generate import TextEngine
 
 
@@ -124,14 +126,24 @@ def _converse(model: ModelOptions, system: str | None, sampling: Sampling, termi
     from llmrs_cli.chat.reader import Reader
     from llmrs_cli.chat.repl import converse
     from llmrs_cli.chat.session import Session
-    from llmrs_cli.config import directories, private_directory
     from llmrs_cli.text.generate import GenerateOptions
 
     chosen = choose(model, terminal)
     with open_engine(chosen, terminal, rows=model.rows or 1) as engine:
         session = Session(engine, GenerateOptions(**sampling.given()), system)
-        reader = Reader(private_directory(directories().state) / "history")
+        reader = Reader(_history_file(terminal))
         drawn = sampling.over(engine.defaults)
         terminal.notice(f"{chosen.name.text} on {chosen.device}; {drawn}. /help lists what can be typed.")
         converse(session, terminal, reader.read)
     return ExitCode.OK
+
+
+def _history_file(terminal: Terminal) -> Path | None:
+    """Where typed lines are kept; None if there is no place for them."""
+    from llmrs_cli.config import directories, private_directory
+
+    try:
+        return private_directory(directories().state) / "history"
+    except UsageError as error:
+        terminal.notice(f"{error.message} Typed lines are not kept.")
+        return None

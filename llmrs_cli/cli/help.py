@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 
 import click
 
+from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError, quoted
 
 FORMATS = """\
@@ -73,9 +74,10 @@ def command(ctx: click.Context, topic: str | None) -> None:
       llmrs help environment     variables that are read
       llmrs help formats         rows of llmrs batch
     """
+    terminal = Terminal.standard()
     if topic is None:
-        click.echo(ctx.find_root().get_help())
+        terminal.data(ctx.find_root().get_help())
     elif topic in TOPICS:
-        click.echo(TOPICS[topic]())
+        terminal.data(TOPICS[topic]())
     else:
         raise UsageError(f"There is no topic {quoted(topic)}.", hint=f"The topics are {', '.join(TOPICS)}.")

@@ -97,7 +97,7 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
             metavar="N",
             help="Tokens of prompt and answer, such as 4096 or 8k (= 8192). Default: what fits.",
         ),
-        click.option("--rows", type=click.IntRange(1, 4096), help="Sequences that run at once."),
+        click.option("--rows", type=click.IntRange(1, 4096), metavar="N", help="Sequences that run at once."),
         click.option("--offline", is_flag=True, help="Use only what is on this machine."),
         click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hub repository."),
     ]
@@ -119,7 +119,7 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
 
 
 def _choose_model(positional: str | None, named: str | None, required: bool) -> str | None:
-    if positional is not None and named is not None:
+    if positional is not None and named is not None and _is_typed("model"):
         raise UsageError(f"Two models are named, {positional!r} and {named!r}.", hint="Name one of them.")
     chosen = positional if positional is not None else named
     if chosen is None and required:
@@ -127,6 +127,12 @@ def _choose_model(positional: str | None, named: str | None, required: bool) -> 
     if chosen is not None and not chosen.strip():
         raise UsageError("The name of the model is empty.", hint="Name one, such as smollm2-135m.")
     return chosen
+
+
+def _is_typed(parameter: str) -> bool:
+    """Whether a value stands on the command line, rather than in a variable."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def sampling_options(function: Function) -> Function:
@@ -162,31 +168,43 @@ _SAMPLING: list[Decorator] = [
         cls=AliasedOption,
         aliases=("--temp",),
         type=FiniteRange(0.0, MAX_TEMPERATURE),
+        metavar="X",
         help="0 takes the likeliest token. Default: the model's own, else 0.7.",
     ),
-    click.option("--top-p", type=_SHARE, help="Keep the likeliest tokens that hold this share."),
+    click.option("--top-p", type=_SHARE, metavar="X", help="Keep the likeliest tokens that hold this share."),
     click.option(
-        "--top-k", type=click.IntRange(0), help="Keep this many of the likeliest tokens; 0 keeps all."
+        "--top-k",
+        type=click.IntRange(0),
+        metavar="N",
+        help="Keep this many of the likeliest tokens; 0 keeps all.",
     ),
-    click.option("--min-p", type=_SHARE, help="Drop tokens below this share of the likeliest one."),
+    click.option(
+        "--min-p", type=_SHARE, metavar="X", help="Drop tokens below this share of the likeliest one."
+    ),
     click.option(
         "--repeat-penalty",
         cls=AliasedOption,
         aliases=("--repetition-penalty",),
         type=FiniteRange(0.0, min_open=True),
+        metavar="X",
         help="Above 1, make tokens that were seen less likely.",
     ),
-    click.option("--presence-penalty", type=_PENALTY, help="Subtracted once from tokens of the answer."),
-    click.option("--frequency-penalty", type=_PENALTY, help="Subtracted per use in the answer."),
-    click.option("--seed", type=click.IntRange(0, MAX_SEED - 1), help="Makes the draw repeatable."),
+    click.option(
+        "--presence-penalty", type=_PENALTY, metavar="X", help="Subtracted once from tokens of the answer."
+    ),
+    click.option("--frequency-penalty", type=_PENALTY, metavar="X", help="Subtracted per use in the answer."),
+    click.option(
+        "--seed", type=click.IntRange(0, MAX_SEED - 1), metavar="N", help="Makes the draw repeatable."
+    ),
     click.option(
         "--max-tokens",
         cls=AliasedOption,
         aliases=("--num-predict", "--n-predict", "--max-new-tokens"),
         type=click.IntRange(1),
+        metavar="N",
         help="Tokens of the answer at most.",
     ),
-    click.option("--min-tokens", type=click.IntRange(0), help="Tokens of the answer at least."),
+    click.option("--min-tokens", type=click.IntRange(0), metavar="N", help="Tokens of the answer at least."),
     click.option(
         "--stop",
         type=some_text,
@@ -195,7 +213,11 @@ _SAMPLING: list[Decorator] = [
         help="End the answer before this text; repeatable.",
     ),
     click.option(
-        "--stop-token-id", type=click.IntRange(0), multiple=True, help="End at this token id; repeatable."
+        "--stop-token-id",
+        type=click.IntRange(0),
+        metavar="N",
+        multiple=True,
+        help="End at this token id; repeatable.",
     ),
     click.option(
         "--logit-bias",

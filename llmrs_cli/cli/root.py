@@ -21,7 +21,7 @@ import click
 from llmrs_cli import __version__
 from llmrs_cli.cli.control import clean
 from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
-from llmrs_cli.errors import EngineFault, ExitCode, UsageError
+from llmrs_cli.errors import ExitCode, UsageError, quoted
 
 COMMANDS = ("chat", "batch", "verify", "bench", "doctor", "help")
 """Each is the object `command` in the module of its name under `llmrs_cli.cli`."""
@@ -51,7 +51,7 @@ class Root(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
             guess = f"Did you mean 'llmrs {near[0]}'?" if near else "'llmrs --help' lists the commands."
-            raise UsageError(f"There is no command {name!r}.", hint=guess)
+            raise UsageError(f"There is no command {quoted(name)}.", hint=guess)
         return super().resolve_command(ctx, args)
 
     def main(  # type: ignore[override]  # this one always exits, whatever Click's modes
@@ -80,7 +80,7 @@ def _print_fault(fault: Fault, error: BaseException) -> None:
     lines = [] if fault.message is None else [f"llmrs: {clean(fault.message)}"]
     if fault.message is not None and fault.hint is not None:
         lines.append(f"       {clean(fault.hint)}")
-    if os.environ.get(DEBUG_VARIABLE, "") not in ("", "0") and _worth_a_traceback(error):
+    if lines and os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
         lines += "".join(traceback.format_exception(error)).splitlines()
     if fault.exit_code == ExitCode.INTERRUPTED and sys.stderr.isatty():
         lines.insert(0, "")  # ends the line on which the terminal echoed ^C
@@ -90,10 +90,6 @@ def _print_fault(fault: Fault, error: BaseException) -> None:
         sys.stderr.flush()
     except OSError:
         pass
-
-
-def _worth_a_traceback(error: BaseException) -> bool:
-    return isinstance(error, EngineFault) or not isinstance(error, (UsageError, click.exceptions.Exit))
 
 
 @click.group(

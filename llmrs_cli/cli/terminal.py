@@ -43,7 +43,7 @@ class Terminal:
         self._colour = {"always": True, "never": False}.get(color, self._animate)
         self._filter = ControlFilter()
         self._thoughts = ControlFilter()
-        self._out_open = self._err_open = False
+        self._out_open = self._err_open = self._status_shown = False
         self._lock = threading.RLock()
 
     @classmethod
@@ -81,6 +81,7 @@ class Terminal:
     def data(self, line: str) -> None:
         """One line of data without its newline; the caller has escaped it."""
         with self._lock:
+            self._erase_status()
             self._write_out(line + "\n")
 
     # -- stderr -----------------------------------------------------------------------------------
@@ -126,20 +127,26 @@ class Terminal:
     def _show_status(self, text: str | None, final: bool) -> None:
         """Draw (or with None erase) the status line; a final text is a line of its own."""
         with self._lock:
+            self._erase_status()
             if final:
                 self._line(f"llmrs: {text}")
-            elif text is None:
-                self._write_err("\r\x1b[K")
-            else:
-                self._write_err("\r\x1b[K" + self._dim(text[: max(self.columns - 1, 1)]))
+            elif text is not None:
+                self._write_err(self._dim(text[: max(self.columns - 1, 1)]))
+                self._status_shown = True
 
     def _line(self, text: str) -> None:
         with self._lock:
+            self._erase_status()
             self._end_err_line()
             if self._out_open and self.out_is_terminal and self.err_is_terminal:
                 self._write_err("\n")
                 self._out_open = False
             self._write_err(text + "\n")
+
+    def _erase_status(self) -> None:
+        if self._status_shown:
+            self._write_err("\r\x1b[K")
+            self._status_shown = False
 
     def _end_err_line(self) -> None:
         if self._err_open:

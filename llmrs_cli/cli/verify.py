@@ -44,7 +44,12 @@ class Answer:
 @click.command("verify")
 @model_options(required=True)
 @click.option(
-    "--max-tokens", type=click.IntRange(1, 1024), default=64, show_default=True, help="Tokens per prompt."
+    "--max-tokens",
+    type=click.IntRange(1, 1024),
+    metavar="N",
+    default=64,
+    show_default=True,
+    help="Tokens per prompt.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(model: ModelOptions, max_tokens: int, as_json: bool) -> int:

@@ -176,3 +176,10 @@ def test_the_model_is_named_once_and_not_empty(heard: dict[str, Any], args: list
 def test_the_model_may_be_named_either_way(heard: dict[str, Any]) -> None:
     run("-m", "tiny")
     assert heard["model"].model == "tiny"
+
+
+def test_a_model_on_the_command_line_wins_over_its_variable(heard: dict[str, Any]) -> None:
+    assert run("typed", LLMRS_CHAT_MODEL="set").exit_code == 0
+    assert heard["model"].model == "typed"
+    run(LLMRS_CHAT_MODEL="set")
+    assert heard["model"].model == "set"

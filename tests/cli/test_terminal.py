@@ -179,3 +179,15 @@ def test_quick_work_says_nothing() -> None:
         with Terminal(out, err).working("Loading"):
             pass
         assert err.bytes == b""
+
+
+def test_data_and_notices_first_erase_a_status_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "SHOW_AFTER", 0.0)
+    out, err = streams(out=True, err=True)
+    terminal = Terminal(out, err)
+    with terminal.working("Answering"):
+        wait_until(err, b"Answering")
+        with terminal._lock:
+            assert terminal._status_shown
+            terminal.warn("A warning.")
+            assert err.bytes.endswith(b"\r\x1b[Kllmrs: A warning.\n")

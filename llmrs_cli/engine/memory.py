@@ -48,15 +48,16 @@ def plan_memory(
 ) -> MemoryPlan:
     """Fit an engine for `spec` with `weights` bytes of weights into `memory` (or what is free).
 
-    The KV cache holds at least one full context and at most one for each row. Between the two it takes
-    what is left; or, if neither rows nor memory were asked for, what the backend takes by default. A
-    context that was asked for is kept or refused (DoesNotFitError); one that was not shrinks to fit.
+    The KV cache holds at least one full context and at most one for each row. Between the two it stays
+    modest (what the backend takes by default, or half the weights), unless memory was asked for, or rows
+    and context both: then it takes what is left. A context that was asked for is kept or refused
+    (DoesNotFitError); one that was not shrinks to fit.
     """
     sizes, block_size = backend.sizes, backend.block_size
     if context is not None and not 2 <= context <= spec.max_context:
         raise UsageError(f"The context must be from 2 to {spec.max_context} tokens, not {context}.")
     available = int(backend.free_bytes() * SHARE) if memory is None else memory
-    modest = sizes.kv_bytes if rows is None and memory is None else None
+    exact = sizes.kv_bytes is None or memory is not None or None not in (rows, context)
     rows = sizes.rows if rows is None else rows
     busy = max(sizes.busy_budget, 2 * rows)
     idle = max(sizes.idle_budget, busy)
@@ -65,7 +66,7 @@ def plan_memory(
     room = max(0, available - weights - workspace) // block
     tokens = context or _fitting_context(min(sizes.context, spec.max_context), room * block_size)
     one = -(-tokens // block_size)
-    most = room if modest is None else min(room, modest // block)
+    most = room if exact else min(room, max(sizes.kv_bytes or 0, weights // 2) // block)
     blocks = max(one, min(one * rows, most))
     limits = EngineLimits(rows, tokens, blocks, block_size, busy, idle)
     plan = MemoryPlan(limits, weights, workspace, blocks * block, available)

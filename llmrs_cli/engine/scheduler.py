@@ -14,8 +14,8 @@ Fairness, as numbers. P is the part of the busy budget that decoding rows leave,
 - No request that arrived later takes a row before one that waits for room. Only a request that waits
   for a prefix that is being computed just now is passed, by at most `rows` others at a time, and it
   holds its place: the bound for a big request is 0 later arrivals.
-- Of the prompts that are being computed the oldest gets at least 3/4 of P, and the others, shortest
-  first, at least a quarter: a prompt of s tokens that holds a row is through after
+- Of the prompts that are being computed the others than the oldest get ceil(P / 4), shortest first, and
+  the oldest gets the rest or all it wants. So a prompt of s tokens that holds a row is computed within
   ceil((s + S) / ceil(P / 4)) steps, where S counts the tokens of shorter prompts beside it.
 
 Steps may be planned before the one before is committed (`commit` then lags behind `plan`). Launches are
@@ -30,7 +30,7 @@ from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any
+from operator import attrgetter
 
 from llmrs_cli.engine.blocks import BlockPool, root_key
 from llmrs_cli.engine.limits import EngineLimits
@@ -39,6 +39,7 @@ from llmrs_cli.engine.sequence import Sequence, State
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.errors import RequestError
 
+_age = attrgetter("arrival")
 NUMERIC_FAULT = "The model's output for this request was not a number."
 
 
@@ -89,9 +90,6 @@ class Scheduler:
     def in_flight(self) -> int:
         """Plans that await their `commit`."""
         return len(self._flights)
-
-    def __contains__(self, request_id: str) -> bool:
-        return request_id in self._sequences
 
     # -- add ------------------------------------------------------------------------------------------
 
@@ -203,29 +201,35 @@ class Scheduler:
         ):
             assert chunk.samples == (sampled is not None)
             sequence.land(chunk, scores)
-            failed = sampled is not None and sampled.failed
-            if failed:
-                self.pool.unpublish(sequence.known_keys())
-            if sequence.state is State.FINISHED:
-                continue  # it ended while this step was under way: the extra token is dropped
-            if failed:
-                events.append(self._end(sequence, FinishReason.ERROR, error=NUMERIC_FAULT))
-            elif sampled is not None:
-                events.append(self._accept(sequence, sampled))
+            if sampled is not None and (event := self._accept(sequence, sampled)):
+                events.append(event)
         return events
 
-    def _accept(self, sequence: Sequence, sampled: Sampled) -> TokenEvent:
-        """A token has come back: publish the blocks that it completes, end the sequence if it says so."""
+    def _accept(self, sequence: Sequence, sampled: Sampled) -> TokenEvent | None:
+        """A token has come back: publish the blocks that it completes, end the sequence if it says so.
+
+        None if the sequence had ended while the step was under way: the extra token is dropped.
+        """
+        if sampled.failed:
+            self.pool.unpublish(sequence.known_keys())
+        if sequence.state is State.FINISHED:
+            return None
+        if sampled.failed:
+            return self._end(sequence, FinishReason.ERROR, NUMERIC_FAULT)
         first = len(sequence.tokens) == sequence.prompt_length
         finish = sequence.append(sampled.token)
         if sequence.state is State.RUNNING:
             self._publish(sequence, sequence.confirmed)
-        facts = {
-            "tokens": (sampled.token,),
-            "logprobs": (sampled.logprob,) if sampled.logprob is not None else (),
-            "prompt_logprobs": sequence.prompt_scores() if first else None,
-        }
-        return self._end(sequence, finish, **facts) if finish else self._event(sequence, **facts)
+        if finish is not None:
+            self._leave(sequence)
+        return TokenEvent(
+            sequence.request.id,
+            tokens=(sampled.token,),
+            logprobs=() if sampled.logprob is None else (sampled.logprob,),
+            prompt_logprobs=sequence.prompt_scores() if first else None,
+            cached_tokens=sequence.cached or 0,
+            finish=finish,
+        )
 
     def _publish(self, sequence: Sequence, tokens: int) -> None:
         for block, key, parent in sequence.publishable(tokens):
@@ -238,23 +242,25 @@ class Scheduler:
         sequence = self._sequences.get(request_id)
         return self._end(sequence, FinishReason.ABORT) if sequence else None
 
-    def _end(self, sequence: Sequence, finish: FinishReason, **facts: Any) -> TokenEvent:
+    def _end(self, sequence: Sequence, finish: FinishReason, error: str | None = None) -> TokenEvent:
+        """The last event of a sequence that ends without a token."""
+        self._leave(sequence)
+        cached = sequence.cached or 0
+        return TokenEvent(sequence.request.id, cached_tokens=cached, finish=finish, error=error)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Out of the queue or the row, for good."""
         del self._sequences[sequence.request.id]
         if sequence.state is State.RUNNING:
             self._leave_row(sequence, State.FINISHED)
         else:
             self._waiting.remove(sequence)
             sequence.stop(State.FINISHED)
-        return self._event(sequence, finish=finish, **facts)
 
     def _leave_row(self, sequence: Sequence, state: State) -> None:
         self._running.remove(sequence)
         self._rows.append(sequence.row)
         self.pool.release(sequence.stop(state))
-
-    @staticmethod
-    def _event(sequence: Sequence, **facts: Any) -> TokenEvent:
-        return TokenEvent(sequence.request.id, cached_tokens=sequence.cached or 0, **facts)
 
     # -- invariants -----------------------------------------------------------------------------------
 
@@ -269,10 +275,6 @@ class Scheduler:
                 f"Scheduler: sequences {len(self._sequences)}"
                 f" != waiting {len(self._waiting)} + running {len(self._running)}."
             )
-
-
-def _age(sequence: Sequence) -> int:
-    return sequence.arrival
 
 
 def share_out(wanted: Seq[int], budget: int) -> list[int]:

@@ -31,6 +31,27 @@ class State(Enum):
 class Sequence:
     """Tokens, blocks and progress of one request."""
 
+    __slots__ = (
+        "_keys",
+        "_scoring",
+        "arrival",
+        "block_size",
+        "blocks",
+        "cached",
+        "computed",
+        "confirmed",
+        "drawing",
+        "in_flight",
+        "limit",
+        "prompt_length",
+        "published",
+        "request",
+        "row",
+        "scores",
+        "state",
+        "tokens",
+    )
+
     def __init__(self, request: Request, arrival: int, limit: int, block_size: int, root: Key) -> None:
         self.request = request
         self.arrival = arrival
@@ -40,6 +61,7 @@ class Sequence:
         self.block_size = block_size
         self.state = State.WAITING
         self.tokens = list(request.prompt_ids)
+        self.prompt_length = len(self.tokens)
         self.drawing = 0
         """Tokens drawn by launched steps whose results have not come back."""
         self.in_flight = 0
@@ -68,16 +90,14 @@ class Sequence:
     @property
     def wanted(self) -> int:
         """Tokens to compute before the next one can be drawn; 0 when the last one is drawn."""
-        return self.known - self.computed if self.known < self.limit else 0
+        known = self.known
+        return known - self.computed if known < self.limit else 0
 
     @property
     def decoding(self) -> bool:
         """One token in, one token out: the prompt lies behind."""
-        return self.wanted == 1 and self.known > self.prompt_length
-
-    @property
-    def prompt_length(self) -> int:
-        return len(self.request.prompt_ids)
+        known = len(self.tokens) + self.drawing
+        return self.prompt_length < known < self.limit and known == self.computed + 1
 
     @property
     def blocks_at_start(self) -> int:
@@ -87,7 +107,7 @@ class Sequence:
     @property
     def needs_block(self) -> bool:
         """The next token has no slot yet."""
-        return self._blocks_for(self.computed + 1) > len(self.blocks)
+        return self.computed >= len(self.blocks) * self.block_size
 
     @property
     def may_grow(self) -> bool:
@@ -116,9 +136,12 @@ class Sequence:
 
     def publishable(self, tokens: int) -> list[tuple[int, Key, Key]]:
         """(block, key, key before) of the full blocks within the first `tokens`, each given out once."""
-        first, self.published = self.published, max(self.published, tokens // self.block_size)
-        self._keys_up_to(self.published)
-        return [(self.blocks[i], self._keys[i + 1], self._keys[i]) for i in range(first, self.published)]
+        first, full = self.published, tokens // self.block_size
+        if full <= first:
+            return []
+        self.published = full
+        self._keys_up_to(full)
+        return [(self.blocks[i], self._keys[i + 1], self._keys[i]) for i in range(first, full)]
 
     def known_keys(self) -> list[Key]:
         """Keys of all blocks that it ever published or found published."""
@@ -155,9 +178,9 @@ class Sequence:
 
     def advance(self, count: int) -> Chunk:
         """The next `count` tokens are computed by the step being planned."""
-        assert 0 < count <= self.wanted
-        start = self.computed
-        samples = count == self.wanted
+        start, wanted = self.computed, self.wanted
+        assert 0 < count <= wanted
+        samples = count == wanted
         scored = max(0, min(start + count, self.prompt_length - 1) - start) if self._scoring else 0
         self.computed += count
         self.in_flight += 1

@@ -38,29 +38,37 @@ class Machine(ReferenceBackend):
 
     def __init__(self, free: int, **sizes: Any) -> None:
         self.free = free
-        self.sizes = replace(Sizes(rows=4, context=1024, kv_bytes=16 * MIB), **sizes)  # type: ignore[misc]
+        self.sizes = replace(Sizes(rows=4, context=1024, kv_bytes=26 * MIB), **sizes)  # type: ignore[misc]
 
     def free_bytes(self) -> int:
         return self.free
 
 
-def plan(free: int = 10_000 * MIB, spec: ModelSpec = SPEC, **wishes: Any) -> MemoryPlan:
+def plan(
+    free: int = 10_000 * MIB, spec: ModelSpec = SPEC, weights: int = 50 * MIB, **wishes: Any
+) -> MemoryPlan:
     sizes = wishes.pop("sizes", {})
-    return plan_memory(spec, Machine(free, **sizes), 50 * MIB, **wishes)
+    return plan_memory(spec, Machine(free, **sizes), weights, **wishes)
 
 
 def test_by_default_the_cache_is_as_large_as_the_backend_says() -> None:
     limits = plan().limits
     assert (limits.rows, limits.context, limits.block_size) == (4, 1024, 16)
-    assert limits.blocks == 16 * MIB // BLOCK_BYTES == 128
+    assert limits.blocks == 26 * MIB // BLOCK_BYTES == 208
 
 
 def test_one_full_context_always_fits_even_beyond_the_usual_size() -> None:
     assert plan(context=8192).limits.blocks == 8192 // 16
 
 
-@pytest.mark.parametrize("wishes", [{"rows": 4}, {"memory": 5_000 * MIB}, {"sizes": {"kv_bytes": None}}])
-def test_rows_or_memory_that_were_asked_for_get_a_context_each(wishes: dict[str, Any]) -> None:
+def test_a_large_model_gets_a_larger_cache() -> None:
+    assert plan(weights=60 * MIB).limits.blocks * BLOCK_BYTES == 30 * MIB
+
+
+@pytest.mark.parametrize(
+    "wishes", [{"rows": 4, "context": 1024}, {"memory": 5_000 * MIB}, {"sizes": {"kv_bytes": None}}]
+)
+def test_exact_wishes_get_a_context_for_each_row(wishes: dict[str, Any]) -> None:
     assert plan(**wishes).limits.blocks == 4 * 1024 // 16
 
 

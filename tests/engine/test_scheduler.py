@@ -44,7 +44,7 @@ def test_a_request_from_first_plan_to_last_event() -> None:
     assert third.chunks == (Chunk("a", 3, start=5, count=1, samples=True),)
     (event,) = scheduler.commit(StepResult((Sampled(9),)))
     assert (event.tokens, event.finish) == ((9,), FinishReason.LENGTH)
-    assert scheduler.plan().chunks == () and "a" not in scheduler
+    assert scheduler.plan().chunks == () and scheduler.running == 0
     scheduler.check()
 
 

@@ -24,7 +24,7 @@ SHAPES = ((4, 1, 2), (4, 1, 3), (8, 1, 1))
 
 
 def ints(values: Any) -> Any:
-    return cp.asarray(np.asarray(values, np.int32))
+    return cp.asarray(np.asarray(list(values), np.int32))
 
 
 def bench_decode(
@@ -47,7 +47,13 @@ def bench_decode(
     blocks = decode.grid_blocks(device.multiprocessors, d)
     partials = cp.zeros((2 * blocks, heads // kv_heads * (d + 4)), cp.float32)
     arrivals = cp.zeros(len(contexts) * kv_heads, cp.int32)
-    fixed = [ints(tables), ints(contexts), ints(np.arange(len(contexts) + 1)), ints(cut)]
+    fixed = [
+        ints(tables),
+        ints(range(len(contexts))),
+        ints(contexts),
+        ints(np.arange(len(contexts) + 1)),
+        ints(cut),
+    ]
     us = chain_us(
         [
             lambda k=k, v=v: decode.attend_decode(
@@ -77,7 +83,7 @@ def bench_prefill(
     q = random_bits(length * heads * d, 1.0).reshape(length, heads, d)
     out = cp.zeros((length, heads * d), cp.uint16)
     tiles = -(-length // shape.queries)
-    fixed = [ints([list(range(pages))]), ints([length]), ints([0, length]), ints([0, tiles])]
+    fixed = [ints([list(range(pages))]), ints([0]), ints([length]), ints([0, length]), ints([0, tiles])]
 
     def launch() -> None:
         prefill.attend_prefill(

@@ -35,11 +35,12 @@ SHAPES = {
     "3B gate_up": (22016, 2048, "silu", True),
     "3B down": (2048, 11008, "add", False),
 }
-UNITS = ((8, 2, 3, 2), (8, 2, 2, 3), (16, 2, 2, 1), (8, 4, 2, 1), (4, 2, 4, 3), (8, 2, 4, 1))
+UNITS = ((8, 2, 3, 2), (8, 2, 4, 2), (16, 2, 2, 1), (4, 2, 4, 4), (8, 2, 4, 1))
 
 
 def run(device: CudaDevice, pool: Any, shape: tuple[int, int, str, bool], m: int, plan: SmallPlan) -> float:
     rows, k, epilogue, normed = shape
+    normed = normed and m <= 8
     n = rows // 2 if epilogue == "silu" else rows
     count = max(2, min(8, 300_000_000 // (rows * k * 2) + 1))
     count = max(count, min(56, 300_000_000 // (rows * k * 2) + 1))
@@ -80,15 +81,15 @@ def main() -> None:
         rows, k, epilogue, normed = shape
         ceiling = read_ceiling(device, pool, rows, k)
         print(f"{name}: read {ceiling:.2f} us {rows * k * 2 / ceiling / 1e6:.2f} TB/s", flush=True)
-        for m in (1, 4, 8) if name.startswith("7B") else (1,):
+        for m in (1, 8, 16) if name.startswith("7B") else (1,):
             found = []
             for unit, blocks, split, ahead in itertools.product(
-                UNITS, (1, 2, 3, 4), (1, 2, 4, 8, 16), (0, 32768)
+                UNITS, (1, 2, 3), (1, 2, 4, 8, 16), (0, 65536, 262144)
             ):
                 warps = unit[0]
                 if split > warps or k // 32 < 2 * split or (split < warps // 4):
                     continue
-                if normed and m > 1 and ahead:
+                if m > 1 and (ahead or blocks > 2):
                     continue
                 plan = SmallPlan(blocks * device.multiprocessors, split, ahead, *unit)
                 try:

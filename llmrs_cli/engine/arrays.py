@@ -8,6 +8,7 @@ that are scored, MB blocks of the longest table, V vocabulary, L alternatives re
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,6 +85,11 @@ class StepArrays:
     """(P,) i32 index into T"""
     scored_targets: Array
     """(P,) i32 the prompt token that follows each scored token"""
+
+    @property
+    def key(self) -> Hashable:
+        """What a recording of this step's launches depends on: its sizes."""
+        return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)

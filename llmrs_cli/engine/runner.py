@@ -83,7 +83,7 @@ class Runner:
         def body() -> Hidden:
             return run_body(self._backend, self._model, self._kv, step)
 
-        self._body = _Body(plan, params, step, self._backend.run(len(step.ids), body))
+        self._body = _Body(plan, params, step, self._backend.run(step.key, body))
 
     def launch_head(self, mask: Array | None = None) -> None:
         """Draw a token for each chunk that samples, and score the prompt tokens that ask for it.

@@ -50,7 +50,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     const HALF* q,              // (T, Hq, D)
     const HALF* keys,           // (NB, Hkv, 64, D)
     const HALF* values,         // (NB, Hkv, 64, D)
-    const int* tables,          // (S, MB) pages of each sequence
+    const int* tables,          // (rows, MB) pages of each row
+    const int* rows,            // (S,) row of each sequence
     const int* contexts,        // (S,) tokens, this step's included
     const int* query_start,     // (S + 1,)
     const int* first_page,      // (S + 1,)
@@ -77,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     // ---- copies ---------------------------------------------------------------------------------------
     Cursor ahead = line.at(begin, sequences);
     int ahead_place = begin;
-    int ahead_page = tables[i64(ahead.sequence) * table_width + ahead.page];
+    int ahead_page = tables[i64(rows[ahead.sequence]) * table_width + ahead.page];
     auto fetch = [&](int stage) {
         if (ahead_place < end) {
             const int token = ahead.page * PAGE + warp * 16, context = contexts[ahead.sequence];
@@ -94,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
             }
             if (++ahead_place < end) {
                 line.next(ahead);
-                ahead_page = tables[i64(ahead.sequence) * table_width + ahead.page];
+                ahead_page = tables[i64(rows[ahead.sequence]) * table_width + ahead.page];
             }
         }
         copy_commit();

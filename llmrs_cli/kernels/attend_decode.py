@@ -40,6 +40,7 @@ def attend_decode(
     keys: Any,
     values: Any,
     tables: Any,
+    rows: Any,
     contexts: Any,
     query_start: Any,
     first_page: Any,
@@ -53,12 +54,12 @@ def attend_decode(
 ) -> None:
     """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
 
-    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (S, MB), contexts (S,), query_start and
+    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start and
     first_page (S + 1,), out (T, Hq·D). `partials` (2·blocks, ≥ G·(D + 4)) float32 is scratch; `arrivals`
     (≥ S·Hkv,) int32 holds zeros before and after. window 0: none.
     """
     _, heads, d = q.shape
-    sequences, width = tables.shape
+    sequences, width = rows.size, tables.shape[1]
     kv_heads = keys.shape[1]
     group = heads // kv_heads
     if group > MAX_GROUP or d % 16 or d > 256:
@@ -67,7 +68,8 @@ def attend_decode(
         Buffer("q", "u16", ("T", "Hq", "D")),
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("tables", "i32", ("S", "MB")),
+        Buffer("tables", "i32", ("rows", "MB")),
+        Buffer("rows", "i32", ("S",)),
         Buffer("contexts", "i32", ("S",)),
         Buffer("query_start", "i32", (sequences + 1,)),
         Buffer("first_page", "i32", (sequences + 1,)),
@@ -81,6 +83,6 @@ def attend_decode(
     Kernel(unit(bf16, d), "attend_decode", params).launch(
         device,
         Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group)),
-        q, keys, values, tables, contexts, query_start, first_page, out, partials, arrivals,
+        q, keys, values, tables, rows, contexts, query_start, first_page, out, partials, arrivals,
         scale * math.log2(math.e), sequences, width, kv_heads, group, window,
     )  # fmt: skip

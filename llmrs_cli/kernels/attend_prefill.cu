@@ -28,7 +28,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
     const HALF* q,            // (T, Hq, D)
     const HALF* keys,         // (NB, Hkv, 64, D)
     const HALF* values,       // (NB, Hkv, 64, D)
-    const int* tables,        // (S, MB)
+    const int* tables,        // (rows, MB) pages of each row
+    const int* rows,          // (S,) row of each sequence
     const int* contexts,      // (S,) tokens, this step's included
     const int* query_start,   // (S + 1,)
     const int* first_tile,    // (S + 1,) tiles of the prefill sequences before each one
@@ -52,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
     const int start = query_start[sequence], count = query_start[sequence + 1] - start;
     const int context = contexts[sequence], before = context - count;
     const int kv_head = head / (heads / kv_heads);
-    const int* table = tables + i64(sequence) * table_width;
+    const int* table = tables + i64(rows[sequence]) * table_width;
     const int seen = min(before + first + QUERIES, context);  // keys that any of these queries sees
     const int pages = (seen + PAGE - 1) / PAGE;
     const int first_page = window > 0 ? max(before + first - window + 1, 0) / PAGE : 0;

@@ -49,6 +49,7 @@ def attend_prefill(
     keys: Any,
     values: Any,
     tables: Any,
+    rows: Any,
     contexts: Any,
     query_start: Any,
     first_tile: Any,
@@ -61,11 +62,11 @@ def attend_prefill(
 ) -> None:
     """Attention of every sequence that `first_tile` gives tiles to, `shape.queries` queries a tile.
 
-    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (S, MB), contexts (S,), query_start and first_tile
+    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start and first_tile
     (S + 1,), out (T, Hq·D). `tiles` is at least the number of tiles; more only start empty blocks.
     """
     _, heads, d = q.shape
-    sequences, width = tables.shape
+    sequences, width = rows.size, tables.shape[1]
     shape = shape or shape_for(d)
     if d % 16 or d > 256:
         raise EngineFault(f"attend_prefill cannot serve heads of size {d}.")
@@ -73,7 +74,8 @@ def attend_prefill(
         Buffer("q", "u16", ("T", "Hq", "D")),
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("tables", "i32", ("S", "MB")),
+        Buffer("tables", "i32", ("rows", "MB")),
+        Buffer("rows", "i32", ("S",)),
         Buffer("contexts", "i32", ("S",)),
         Buffer("query_start", "i32", (sequences + 1,)),
         Buffer("first_tile", "i32", (sequences + 1,)),
@@ -84,6 +86,6 @@ def attend_prefill(
     Kernel(unit(bf16, d, shape), "attend_prefill", params).launch(
         device,
         Shape((heads, tiles, 1), (shape.warps * 32, 1, 1), shared_bytes(d, shape)),
-        q, keys, values, tables, contexts, query_start, first_tile, out,
+        q, keys, values, tables, rows, contexts, query_start, first_tile, out,
         scale * math.log2(math.e), sequences, width, heads, keys.shape[1], window,
     )  # fmt: skip

@@ -5,11 +5,16 @@ from __future__ import annotations
 from llmrs_cli.kernels import (
     attend_decode,
     attend_prefill,
+    count_tokens,
     embed,
+    gather,
     linear_small,
+    logprobs,
     read_all,
     rms_norm,
     rope_store,
+    sample,
+    scatter,
     silu_mul,
 )
 from llmrs_cli.kernels.loader import Unit
@@ -17,10 +22,13 @@ from llmrs_cli.kernels.loader import Unit
 HEAD_DIMS = (64, 96, 128, 256)
 """Head sizes of the models we know; other multiples of 16 up to 256 compile when they are met."""
 
+STEP_UNITS = tuple(module.UNIT for module in (sample, logprobs, scatter, gather, count_tokens))
+"""Units that know no 16-bit type."""
+
 
 def model_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
     """Units for one 16-bit type and head size."""
-    return (*typed_units(bf16), *head_units(bf16, head_dim))
+    return (*STEP_UNITS, *typed_units(bf16), *head_units(bf16, head_dim))
 
 
 def typed_units(bf16: bool) -> tuple[Unit, ...]:
@@ -37,7 +45,7 @@ def head_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
 
 def all_units() -> tuple[Unit, ...]:
     """Every unit for every 16-bit type and known head size."""
-    units = [read_all.UNIT]
+    units = [read_all.UNIT, *STEP_UNITS]
     for bf16 in (True, False):
         units += typed_units(bf16)
         for head_dim in HEAD_DIMS:

@@ -84,6 +84,10 @@ class CudaDevice:
         if int(status):
             raise EngineFault(f"A kernel could not be launched ({status.name}).")
 
+    def synchronise(self) -> None:
+        """Wait for everything enqueued on this GPU, on any stream."""
+        self._cupy.cuda.Device(self.ordinal).synchronize()
+
     def _allow_shared(self, handle: int, size: int) -> None:
         attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (status,) = self._driver.cuFuncSetAttribute(handle, attribute, size)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import cupy as cp
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.packed import bf16_to_f32, f32_to_bf16
 
+cp = pytest.importorskip("cupy", reason="CuPy is not installed")
 Floats = NDArray[np.float32]
 TYPES = [True, False]
 """bf16, then f16."""

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from llmrs_cli.kernels import attend_decode as decode
 from llmrs_cli.kernels import attend_prefill as prefill
 from llmrs_cli.kernels.device import CudaDevice
-from tests.gpu.halves import TYPES, error, halves, rounding, widened
-
-cp = pytest.importorskip("cupy")
+from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
 
 
 @dataclass
@@ -25,6 +23,7 @@ class Case:
     keys: Any
     values: Any
     tables: Any
+    rows: Any
     contexts: Any
     query_start: Any
     wanted: NDArray[np.float64]
@@ -63,8 +62,11 @@ def make(
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         wanted[start[s] : start[s + 1]] = np.einsum("hgnk,hkd->nhgd", weights, v).reshape(counts[s], -1)
-    gpu = [cp.asarray(a) for a in (tables, np.array(contexts, np.int32), start)]
-    return Case(q, keys, values, *gpu, wanted)
+    lengths = np.array(contexts, np.int32)
+    rows = cp.arange(len(contexts), dtype=cp.int32)[::-1].copy()
+    return Case(
+        q, keys, values, cp.asarray(tables[::-1].copy()), rows, cp.asarray(lengths), cp.asarray(start), wanted
+    )
 
 
 def prefix(counts: list[int]) -> Any:
@@ -79,7 +81,7 @@ def run_decode(device: CudaDevice, case: Case, bf16: bool, d: int, blocks: int, 
     arrivals = cp.zeros(len(contexts) * case.keys.shape[1], cp.int32)
     for _ in range(2):  # the second run sees what the first left behind
         decode.attend_decode(
-            device, bf16, case.q, case.keys, case.values, case.tables, case.contexts, case.query_start,
+            device, bf16, case.q, case.keys, case.values, case.tables, case.rows, case.contexts, case.query_start,
             prefix([-(-c // 64) for c in contexts]), out, partials, arrivals,
             blocks=blocks, scale=d**-0.5, window=window,
         )  # fmt: skip
@@ -116,7 +118,7 @@ def run_prefill(
     tiles = [-(-count // shape.queries) for count in counts]
     out = cp.full(case.wanted.shape, 0x7FFF, cp.uint16)
     prefill.attend_prefill(
-        device, bf16, case.q, case.keys, case.values, case.tables, case.contexts, case.query_start,
+        device, bf16, case.q, case.keys, case.values, case.tables, case.rows, case.contexts, case.query_start,
         prefix(tiles), out, tiles=sum(tiles) + 2, scale=d**-0.5, window=window, shape=shape,
     )  # fmt: skip
     return error(widened(out, bf16), case.wanted)

@@ -10,9 +10,7 @@ from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
 from llmrs_cli.kernels.silu_mul import silu_mul
-from tests.gpu.halves import TYPES, error, halves, rounding, widened
-
-cp = pytest.importorskip("cupy")
+from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
 
 
 @pytest.mark.parametrize("bf16", TYPES)
@@ -67,11 +65,12 @@ def test_rotation_and_store(device: CudaDevice, bf16: bool, d: int, normed: bool
     slots = rng.permutation(blocks * 64)[:tokens].astype(np.int32)
     slots[4] = -1
     norms = [rng.standard_normal(d).astype(np.float32) if normed else None for _ in range(2)]
+    gpu_norms = [None if norm is None else cp.asarray(norm) for norm in norms]
     q = cp.zeros((tokens, heads, d), cp.uint16)
     keys, values = (cp.zeros((blocks, kv_heads, 64, d), cp.uint16) for _ in range(2))
     rope_store(
         device, bf16, qkv, cp.asarray(positions), cp.asarray(slots), cp.asarray(table),
-        tuple(None if n is None else cp.asarray(n) for n in norms), 1e-6, q, keys, values,
+        (gpu_norms[0], gpu_norms[1]), 1e-6, q, keys, values,
     )  # fmt: skip
 
     by_head = wide.reshape(tokens, -1, d)

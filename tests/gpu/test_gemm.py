@@ -7,9 +7,7 @@ import pytest
 
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
-from tests.gpu.halves import TYPES, error, halves, rounding, widened
-
-cp = pytest.importorskip("cupy")
+from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,7 @@ import pytest
 
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_small import Epilogue, SmallPlan, default_plan, linear_small
-from tests.gpu.halves import TYPES, error, halves, rounding, widened
-
-cp = pytest.importorskip("cupy")
+from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
 
 SHAPES = [(512, 96), (4608, 3584), (1000, 576), (8, 128), (896, 4864), (321, 1032), (64, 18944)]
 """(N, K): K that is no multiple of 32 or 128, N that is no multiple of 8, fewer rows than blocks."""

@@ -1,0 +1,275 @@
+"""The CUDA backend: our own kernels on one NVIDIA GPU, with nothing on the host between two steps.
+
+Weights, keys, values and activations are 16-bit, sums and the residual float32. Few tokens go through
+`linear_small` with norm and epilogue fused, many through cuBLASLt. The body of a step is recorded as a
+CUDA graph the second time its size is met; steps are staged, drawn and read asynchronously, so the
+engine runs one step ahead of what it has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import cupy as cp
+import numpy as np
+
+from llmrs_cli.engine.arrays import Array, Draws, StepArrays
+from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits, Rows, Sizes, UnsupportedOp
+from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
+from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear
+from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_rows import PAGE, CudaRows, CudaStep
+from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
+from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.kernels import attend_decode, attend_prefill
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.embed import embed
+from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.graphs import Graphs
+from llmrs_cli.kernels.linear_small import (
+    MAX_NORM_TOKENS,
+    MAX_TOKENS,
+    Epilogue,
+    default_plan,
+    linear_small,
+)
+from llmrs_cli.kernels.loader import CubinCache, default_cache
+from llmrs_cli.kernels.rms_norm import rms_norm
+from llmrs_cli.kernels.rope_store import rope_store
+from llmrs_cli.kernels.silu_mul import silu_mul
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKv:
+    """Keys and values of one layer."""
+
+    keys: Any
+    """(NB, Hkv, 64, D) 16-bit"""
+    values: Any
+    """(NB, Hkv, 64, D) 16-bit"""
+
+
+class CudaBackend(Backend):
+    """One GPU."""
+
+    name = "cuda"
+    block_size = PAGE
+    lookahead = 1
+    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=512, idle_budget=8192)
+
+    def __init__(self, ordinal: int = 0) -> None:
+        self.device = CudaDevice(ordinal, CubinCache(default_cache()))
+        self._stream = cp.cuda.Stream(non_blocking=True)
+        self._arena = Arena()
+        self._graphs = Graphs()
+        self._gemm = Gemm()
+        self._draws = DrawPool(self.device, self._arena)
+        self._bf16: bool | None = None
+
+    # -- loading ------------------------------------------------------------------------------------
+
+    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+        if self._bf16 is None:
+            # All activations share one type; float16 only where the checkpoint says so or holds codes.
+            dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in parts}
+            self._bf16 = "float16" not in dtypes
+        return load_linear(parts, bias, self._bf16)
+
+    def prepare_vector(self, values: Dense) -> Vector:
+        return cp.asarray(values.dequantise())
+
+    def prepare_rope(self, cos: Array, sin: Array) -> RopeTable:
+        return cp.asarray(np.concatenate([cos, sin], axis=1).astype(np.float32))
+
+    def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
+        shape = blocks, kv_heads, PAGE, head_dim
+        return [PagedKv(cp.zeros(shape, cp.uint16), cp.zeros(shape, cp.uint16)) for _ in range(layers)]
+
+    def kv_bytes(self, layers: int, kv_heads: int, head_dim: int) -> int:
+        return 2 * 2 * layers * PAGE * kv_heads * head_dim
+
+    def open_rows(self, limits: RowLimits) -> CudaRows:
+        rows = CudaRows(limits, self.device, self._arena, self._stream)
+        self.device.synchronise()  # what was loaded on other streams
+        return rows
+
+    def free_bytes(self) -> int:
+        free, _ = cp.cuda.runtime.memGetInfo()
+        return int(free + cp.get_default_memory_pool().free_bytes())
+
+    # -- running ------------------------------------------------------------------------------------
+
+    def run(self, key: Hashable, body: Callable[[], Result]) -> Result:
+        return self._graphs.run((key, self._arena.generation), body)
+
+    def close(self) -> None:
+        self.device.synchronise()
+        self._graphs = Graphs()
+        self._arena = Arena()
+        cp.get_default_memory_pool().free_all_blocks()
+
+    # -- fused ops ------------------------------------------------------------------------------------
+
+    def embed(self, table: Linear, step: StepArrays) -> Hidden:
+        return Hidden(self.embed_ids(table, step.ids))
+
+    def norm_qkv_rope_store(
+        self, hidden: Hidden, layer: LayerWeights, kv: KvLayer, rope: RopeTable, step: StepArrays
+    ) -> Array:
+        geometry, tokens = layer.geometry, len(hidden.residual)
+        qkv = self._take("qkv", tokens, layer.qkv.shape[0])
+        self._norm_linear("store", hidden.residual, layer.attention_norm, geometry.eps, layer.qkv, qkv)
+        q = self._arena.take("q", (tokens, geometry.heads, geometry.head_dim), cp.uint16)
+        rope_store(
+            self.device, self._is_bf16(layer.qkv), qkv, step.positions, step.slots, rope,
+            (layer.q_norm, layer.k_norm), geometry.eps, q, kv.keys, kv.values,
+        )  # fmt: skip
+        return q
+
+    def attend(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
+        return self.attention(q, kv, step, geometry)
+
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
+        assert isinstance(weight, CudaLinear)
+        if len(x) <= MAX_TOKENS:
+            self._small("add", weight, hidden.residual, x=x)
+        else:
+            self._gemm(weight.bf16, x, weight.weight, hidden.residual, weight.bias, accumulate=True)
+
+    def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Array:
+        out = self._take("activated", len(hidden.residual), layer.gate_up.shape[0] // 2)
+        self._norm_linear("silu", hidden.residual, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
+        return out
+
+    def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
+        logits = self._arena.take("logits", (len(tokens), head.shape[0]), cp.float32)
+        self._norm_linear("logits", hidden.residual, norm, eps, head, logits, rows=tokens)
+        return logits
+
+    def _norm_linear(
+        self,
+        epilogue: Epilogue,
+        x: Array,
+        norm: Vector,
+        eps: float,
+        weight: Linear,
+        out: Array,
+        rows: Array = None,
+    ) -> None:
+        """out = epilogue(linear(rms_norm(x))), of the tokens `rows` if given."""
+        assert isinstance(weight, CudaLinear)
+        count = len(out)
+        if count <= MAX_NORM_TOKENS:
+            self._small(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
+            return
+        normed = self._take("normed", count, x.shape[1])
+        rms_norm(self.device, weight.bf16, x, norm, eps, normed, rows)
+        if count <= MAX_TOKENS:
+            self._small(epilogue, weight, out, x=normed)
+        elif epilogue == "silu":
+            gate_up = self._take("gate_up", count, weight.shape[0])
+            self._gemm(weight.bf16, normed, weight.weight, gate_up, weight.narrow_bias)
+            silu_mul(self.device, weight.bf16, gate_up, out)
+        else:
+            bias = weight.bias if epilogue == "logits" else weight.narrow_bias
+            self._gemm(weight.bf16, normed, weight.weight, out, bias)
+
+    def _small(self, epilogue: Epilogue, weight: CudaLinear, out: Array, **source: Any) -> None:
+        plan = default_plan(out.shape[1], weight.shape[1], self.device.multiprocessors)
+        linear_small(self.device, weight.bf16, plan, epilogue, weight.weight, out, bias=weight.bias, **source)
+
+    def _take(self, name: str, tokens: int, width: int) -> Array:
+        """16-bit activations (tokens, width) in the arena."""
+        return self._arena.take(name, (tokens, width), cp.uint16)
+
+    @staticmethod
+    def _is_bf16(weight: Linear) -> bool:
+        assert isinstance(weight, CudaLinear)
+        return weight.bf16
+
+    # -- primitive ops ------------------------------------------------------------------------------
+
+    def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
+        out = self._take("normed", len(x), x.shape[1])
+        rms_norm(self.device, self._bf16 is not False, x, weight, eps, out)
+        return out
+
+    def linear(self, x: Array, weight: Linear) -> Array:
+        assert isinstance(weight, CudaLinear)
+        out = cp.empty((len(x), weight.shape[0]), cp.uint16)
+        self._gemm(weight.bf16, x, weight.weight, out, weight.narrow_bias)
+        return out
+
+    def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
+        assert isinstance(step, CudaStep)
+        d, sequences = geometry.head_dim, step.context_lens.size
+        out = self._take("attended", len(q), geometry.heads * d)
+        shared = (
+            self.device, self._bf16 is not False, q, kv.keys, kv.values, step.block_tables, step.table_rows,
+            step.context_lens, step.query_start,
+        )  # fmt: skip
+        window = geometry.window or 0
+        if step.decodes:
+            blocks = attend_decode.grid_blocks(self.device.multiprocessors, d)
+            width = geometry.heads // geometry.kv_heads * (d + attend_decode.EXTRA)
+            partials = self._arena.take("partials", (2 * blocks, width), cp.float32)
+            arrivals = self._arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
+            attend_decode.attend_decode(
+                *shared,
+                step.first_page,
+                out,
+                partials,
+                arrivals,
+                blocks=blocks,
+                scale=geometry.scale,
+                window=window,
+            )
+        if step.tiles:
+            attend_prefill.attend_prefill(
+                *shared, step.first_tile, out, tiles=step.tiles, scale=geometry.scale, window=window
+            )
+        return out
+
+    def silu_mul(self, gate_up: Array) -> Array:
+        out = self._take("activated", len(gate_up), gate_up.shape[1] // 2)
+        silu_mul(self.device, self._bf16 is not False, gate_up, out)
+        return out
+
+    def embed_ids(self, table: Linear, ids: Array) -> Array:
+        assert isinstance(table, CudaLinear)
+        residual = self._arena.take("residual", (len(ids), table.shape[1]), cp.float32)
+        embed(self.device, table.bf16, table.weight, ids, residual)
+        return residual
+
+    def take_rows(self, x: Array, rows: Array) -> Array:
+        return x[rows]
+
+    def add_into(self, residual: Array, x: Array) -> None:
+        raise UnsupportedOp("add_into", tuple(x.shape), "16 bit")
+
+    def rope(self, x: Array, positions: Array, table: RopeTable) -> Array:
+        raise UnsupportedOp("rope alone", tuple(x.shape), "16 bit")
+
+    def store_kv(self, k: Array, v: Array, kv: KvLayer, slots: Array) -> None:
+        raise UnsupportedOp("store_kv alone", tuple(k.shape), "16 bit")
+
+    def split_heads(self, qkv: Array, geometry: Geometry) -> tuple[Array, Array, Array]:
+        raise UnsupportedOp("split_heads alone", tuple(qkv.shape), "16 bit")
+
+    # -- choosing tokens ------------------------------------------------------------------------------
+
+    def sample(self, logits: Array, rows: Rows, step: StepArrays, mask: Array | None) -> Drawn:
+        assert isinstance(rows, CudaRows)
+        assert isinstance(step, CudaStep)
+        return self._draws.sample(logits, rows.state, step, mask)
+
+    def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:
+        return self._draws.score(logits, targets, alternatives)
+
+    def fetch(self, drawn: Any) -> Draws:
+        assert isinstance(drawn, Drawn)
+        return self._draws.fetch(drawn)

@@ -1,0 +1,114 @@
+"""Weights on the GPU: 16-bit matrices with an optional bias. Packed forms are widened while loading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.backends.base import UnsupportedOp
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Weight, f32_to_bf16
+
+SLAB_VALUES = 1 << 24
+"""Values widened at a time while loading."""
+Bits = NDArray[np.uint16]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaLinear:
+    """A (N, K) matrix of bit patterns, bfloat16 or float16."""
+
+    weight: Any
+    """(N, K) uint16"""
+    bias: Any
+    """(N,) float32, or None"""
+    narrow_bias: Any
+    """the same as 16-bit patterns"""
+    bf16: bool
+    note: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, k = self.weight.shape
+        return n, k
+
+
+def load_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool) -> CudaLinear:
+    """Stack parts along N on the GPU. Raises UnsupportedOp where K is no multiple of 8."""
+    n, k = sum(part.shape[0] for part in parts), parts[0].shape[1]
+    if k % 8:
+        raise UnsupportedOp("linear", (n, k), "16 bit")
+    weight = cp.empty((n, k), cp.uint16)
+    first = 0
+    for part in parts:
+        for slab in slabs(part):
+            bits = to_bits(slab, bf16)
+            weight[first : first + len(bits)].set(bits)
+            first += len(bits)
+    stacked = stack_bias(parts, bias)
+    return CudaLinear(
+        weight=weight,
+        bias=None if stacked is None else cp.asarray(stacked),
+        narrow_bias=None if stacked is None else cp.asarray(narrowed(stacked, bf16)),
+        bf16=bf16,
+        note=f"{'bf16' if bf16 else 'f16'} from {' + '.join(sorted({kind_of(part) for part in parts}))}",
+    )
+
+
+def kind_of(part: Weight) -> str:
+    """How a part is stored, for notes."""
+    return part.dtype if isinstance(part, Dense) else type(part).__name__
+
+
+def to_bits(slab: Weight, bf16: bool) -> Bits:
+    """A part in the model's 16-bit type; no arithmetic where it is stored so."""
+    if isinstance(slab, Dense) and slab.dtype == ("bfloat16" if bf16 else "float16"):
+        return np.ascontiguousarray(slab.data).view(np.uint16)
+    return narrowed(slab.dequantise(), bf16)
+
+
+def narrowed(values: NDArray[np.float32], bf16: bool) -> Bits:
+    """float32 → bit patterns, to nearest even; float16 saturates."""
+    if bf16:
+        return f32_to_bf16(values)
+    limit = np.float32(np.finfo(np.float16).max)
+    return np.clip(values, -limit, limit).astype(np.float16).view(np.uint16)
+
+
+def slabs(part: Weight) -> Iterator[Weight]:
+    """The part in runs of rows."""
+    rows, columns = part.shape
+    height = max(1, SLAB_VALUES // columns)
+    for first in range(0, rows, height):
+        yield take(part, slice(first, first + height))
+
+
+def take(part: Weight, rows: slice) -> Weight:
+    """Some rows of a part, in the same form."""
+    if isinstance(part, Dense):
+        return Dense(part.data[rows])
+    if isinstance(part, Packed8):
+        return Packed8(part.codes[rows], part.scales[rows], part.group)
+    assert isinstance(part, Packed4)
+    return replace(
+        part,
+        codes=part.codes[rows],
+        scales=part.scales[rows],
+        zeros=None if part.zeros is None else part.zeros[rows],
+        offsets=None if part.offsets is None else part.offsets[rows],
+    )
+
+
+def stack_bias(parts: Sequence[Weight], bias: Sequence[Dense | None]) -> NDArray[np.float32] | None:
+    """One bias over all parts, zeros for those without one; None if none has one."""
+    if all(own is None for own in bias):
+        return None
+    pieces = [
+        np.zeros(part.shape[0], np.float32) if own is None else own.dequantise()
+        for part, own in zip(parts, bias, strict=True)
+    ]
+    return np.concatenate(pieces)

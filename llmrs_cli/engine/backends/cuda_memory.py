@@ -1,0 +1,67 @@
+"""Device buffers that live as long as the backend: activations of a step, and pinned host rings.
+
+Nothing is allocated in a step once each buffer has met its largest size; a recorded graph holds addresses,
+so whoever records one also keeps the `generation` of the arena and drops the graph when it has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import cupy as cp
+import numpy as np
+
+
+@dataclass(slots=True)
+class Arena:
+    """Named buffers, each as large as its largest use so far."""
+
+    generation: int = 0
+    """Counts the times that a buffer moved."""
+    _buffers: dict[tuple[str, str], Any] = field(default_factory=dict)
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: Any, reserve: int = 0) -> Any:
+        """An array of `shape` at the start of buffer `name`; its contents are what the last use left.
+
+        A new buffer has room for `reserve` elements at least.
+        """
+        kind = np.dtype(dtype)
+        size = int(np.prod(shape))
+        held = self._buffers.get((name, kind.char))
+        if held is None or held.size < size:
+            held = cp.zeros(max(size, reserve), kind)
+            self._buffers[name, kind.char] = held
+            self.generation += 1
+        return held[:size].reshape(shape)
+
+
+@dataclass(slots=True)
+class PinnedRing:
+    """Pinned host buffers in turn, each free again once the GPU has passed the event of its last use."""
+
+    size: int
+    """Bytes of each buffer."""
+    depth: int = 3
+    _memory: list[Any] = field(init=False)
+    _events: list[Any] = field(init=False)
+    _next: int = 0
+
+    def __post_init__(self) -> None:
+        self._memory = [cp.cuda.alloc_pinned_memory(self.size) for _ in range(self.depth)]
+        self._events = [None] * self.depth
+
+    def take(self) -> tuple[int, Any]:
+        """(index, memory) of a buffer that the GPU no longer reads; waits for that if need be."""
+        index = self._next
+        self._next = (index + 1) % self.depth
+        if self._events[index] is not None:
+            self._events[index].synchronize()
+        return index, self._memory[index]
+
+    def used(self, index: int) -> Any:
+        """Record on the current stream that what was enqueued so far uses the buffer; the event."""
+        event = cp.cuda.Event(disable_timing=True)
+        event.record()
+        self._events[index] = event
+        return event

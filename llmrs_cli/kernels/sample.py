@@ -1,0 +1,110 @@
+"""Launcher of sample.cu: one token per row, in one launch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape, ceil_div
+from llmrs_cli.kernels.loader import Unit
+
+UNIT = Unit("sample")
+THREADS = 512
+MAX_SLICE = 65_536
+"""Ids of one block at most: what its histogram counters hold."""
+MAX_BLOCKS = 16
+MAX_BIASES = 1024
+MAX_STOPS = 1024
+"""Biases and stop ids of a row; both together are what a block holds."""
+HISTOGRAM_WORDS = 3 * 2048
+PARTIAL_WORDS = 6
+STATE_WORDS = 16
+"""Words of a row's sampling state, in the order of `Sampling` in sample.cu."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """Device arrays of the sampler's row state."""
+
+    sampling: Any
+    """(rows, 16) int32"""
+    bias_ids: Any
+    """(rows, MAX_BIASES)"""
+    bias_values: Any
+    """(rows, MAX_BIASES) float32"""
+    stop_ids: Any
+    """(rows, MAX_STOPS)"""
+    counts: Any
+    """(rows, W) uint16, W even and at least V"""
+    pool: Any
+    """(rows, P) int32 tokens"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """What the blocks of a launch leave for each other, for up to `capacity` blocks."""
+
+    partials: Any
+    """(capacity · PARTIAL_WORDS,) int32"""
+    meeting: Any
+    """(2 · rows,) uint32, zeros between launches"""
+    histograms: Any
+    """(2 · capacity · HISTOGRAM_WORDS,) uint32"""
+
+
+def blocks_for(rows: int, vocab: int, multiprocessors: int) -> int:
+    """Blocks that share a row."""
+    return max(ceil_div(vocab, MAX_SLICE), min(MAX_BLOCKS, multiprocessors // rows, ceil_div(vocab, 4096)), 1)
+
+
+def capacity_for(rows: int, vocab: int, multiprocessors: int) -> int:
+    """Most blocks that any launch of up to `rows` rows takes."""
+    return max(r * blocks_for(r, vocab, multiprocessors) for r in range(1, rows + 1))
+
+
+def sample(
+    device: Device,
+    multiprocessors: int,
+    logits: Any,
+    rows: Any,
+    tokens_at: Any,
+    positions: Any,
+    state: RowState,
+    scratch: Scratch,
+    mask: Any,
+    out: int,
+) -> None:
+    """Draw for logits (R, V) of the state's `rows` (R,); token tokens_at[r] of the step is the last known one.
+
+    `logits` may be overwritten. mask (R, ceil(V / 32)) uint32 or None. `out` is the address of (R, 2) int32: the
+    token, which is also appended to its row, and whether the row failed.
+    """
+    count, vocab = logits.shape
+    blocks = blocks_for(count, vocab, multiprocessors)
+    params: tuple[Param, ...] = (
+        Buffer("logits", "f32", ("R", "V")),
+        Buffer("rows", "i32", ("R",)),
+        Buffer("tokens_at", "i32", ("R",)),
+        Buffer("positions", "i32", ("T",)),
+        Buffer("sampling", "i32", ("rows", STATE_WORDS)),
+        Buffer("bias_ids", "i32", ("rows", MAX_BIASES)),
+        Buffer("bias_values", "f32", ("rows", MAX_BIASES)),
+        Buffer("stop_ids", "i32", ("rows", MAX_STOPS)),
+        Buffer("counts", "u16", ("rows", "W")),
+        Buffer("mask", "u32", ("R", ceil_div(vocab, 32)), optional=True),
+        Buffer("pool", "i32", ("rows", "P")),
+        Buffer("partials", "i32", ("partial words",)),
+        Buffer("meeting", "u32", ("meeting words",)),
+        Buffer("histograms", "u32", ("histogram words",)),
+        Scalar("out", "u64"),
+        *(Scalar(name, "i32") for name in ("vocab", "count_width", "bias_width", "stop_width", "pool_width")),
+    )
+    assert scratch.partials.size >= count * blocks * PARTIAL_WORDS and scratch.meeting.size >= 2 * count
+    assert scratch.histograms.size >= 2 * count * blocks * HISTOGRAM_WORDS
+    Kernel(UNIT, "sample", params).launch(
+        device,
+        Shape((blocks, count, 1), (THREADS, 1, 1)),
+        logits, rows, tokens_at, positions, state.sampling, state.bias_ids, state.bias_values, state.stop_ids,
+        state.counts, mask, state.pool, scratch.partials, scratch.meeting, scratch.histograms, out,
+        vocab, state.counts.shape[1], MAX_BIASES, MAX_STOPS, state.pool.shape[1],
+    )  # fmt: skip

@@ -84,7 +84,7 @@ def _step_until(engine: Engine, waiting: set[str]) -> int:
 
 def host_bandwidth(threads: int) -> float:
     """Bytes a second that a plain loop moves on the host: the better of reading and copying."""
-    data = np.zeros(READ_BYTES // 4, np.int32)
+    data = np.ones(READ_BYTES // 4, np.int32)  # written, so that it is memory of its own
     target = np.empty_like(data)
     edges = [len(data) * i // threads for i in range(threads + 1)]
     slices = [slice(*pair) for pair in pairwise(edges)]

@@ -105,7 +105,7 @@ class Machine(RuleBasedStateMachine):
             assert self.drive.answers[name].finish is FinishReason.ABORT
 
 
-TestMachine = Machine.TestCase
+TestMachine = pytest.mark.timeout(3600 if SOAK else 120)(Machine.TestCase)
 TestMachine.settings = settings(
     max_examples=5_000 if SOAK else 300, stateful_step_count=200 if SOAK else 40, deadline=None
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import threading
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
@@ -152,6 +153,34 @@ def test_an_abort_ends_a_request_that_runs_and_one_that_waits() -> None:
         assert running.wait().finish is FinishReason.ABORT
         assert waiting.wait().finish is FinishReason.ABORT
         assert send(thread, request("next", [3], max_tokens=1)).wait().finish is FinishReason.LENGTH
+
+
+def test_a_storm_of_aborts_leaves_nothing_and_every_request_has_one_end(thread: EngineThread) -> None:
+    inboxes: dict[str, tuple[Request, Inbox]] = {}
+
+    def storm(caller: int) -> None:
+        rng = random.Random(caller)
+        for number in range(300):
+            each = request(f"{caller}/{number}", [rng.randrange(VOCAB) for _ in range(1 + number % 9)], 8)
+            inboxes[each.id] = each, send(thread, each)
+            if number % 2:
+                thread.abort(f"{caller}/{rng.randrange(number)}")
+
+    callers = [threading.Thread(target=storm, args=(n,)) for n in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    for each, inbox in inboxes.values():
+        tokens, finish = solo(each, 40)
+        if inbox.wait().finish is FinishReason.ABORT:
+            assert inbox.tokens == tokens[: len(inbox.tokens)]
+        else:
+            assert (inbox.tokens, inbox.events[-1].finish) == (tokens, finish)
+    assert len(inboxes) == 900
+    stats = thread.stats()
+    assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+    assert sum(stats.finished.values()) == stats.requests == 900
 
 
 def test_a_sink_that_raises_loses_its_request_and_nobody_else_does() -> None:

@@ -15,27 +15,27 @@ import numba
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, Floats, StepArrays
-from llmrs_cli.engine.backends import reference_sampling
 from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits, Rows
+from llmrs_cli.engine.backends.cpu_sampling import draw_rows, score_rows
 from llmrs_cli.engine.backends.cpu_weights import CpuLinear, make_linear
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels.simd import attention, layer, linear, program
-from llmrs_cli.kernels.simd.layout import LANES
+from llmrs_cli.kernels.simd.layout import LANES, Arena
 
 NO_NORM = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class CpuKv:
-    """Keys and values of one layer; see `kernels.simd.attention` for the order."""
+    """One layer's part of the cache; see `kernels.simd.attention` for the order."""
 
-    keys: Floats
-    """(NB, Hkv, D, 16)"""
-    values: Floats
-    """(NB, Hkv, 16, D up to a multiple of 16)"""
+    pool: Floats
+    """Keys and values of all layers"""
+    place: tuple[int, int, int, int, int]
+    """floats of a block, first float of this layer in a block, Hkv, D, D up to a multiple of 16"""
 
 
 class CpuBackend(Backend):
@@ -49,12 +49,13 @@ class CpuBackend(Backend):
         self.notice = program.prepare(program.default_cache() if cache is None else cache)
         """Why compiled loops are not kept, or None."""
         self.threads = numba.get_num_threads()
+        self._arena = Arena()
 
     # -- loading ------------------------------------------------------------------------------------
 
     def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
         assert len({part.shape[1] for part in parts}) == 1, name
-        return make_linear(parts, bias)
+        return make_linear(parts, bias, self._arena)
 
     def prepare_vector(self, values: Dense) -> Vector:
         return np.array(values.dequantise(), np.float32)
@@ -65,13 +66,9 @@ class CpuBackend(Backend):
     def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
         """Zeros, which the system hands out page by page: a block costs memory when it is first used."""
         width = -(-head_dim // LANES) * LANES
-        return [
-            CpuKv(
-                np.zeros((blocks, kv_heads, head_dim, self.block_size), np.float32),
-                np.zeros((blocks, kv_heads, self.block_size, width), np.float32),
-            )
-            for _ in range(layers)
-        ]
+        each = kv_heads * self.block_size * (head_dim + width)
+        pool = np.zeros(blocks * layers * each, np.float32)
+        return [CpuKv(pool, (layers * each, i * each, kv_heads, head_dim, width)) for i in range(layers)]
 
     def kv_bytes(self, layers: int, kv_heads: int, head_dim: int) -> int:
         width = -(-head_dim // LANES) * LANES
@@ -88,7 +85,7 @@ class CpuBackend(Backend):
     def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
         out = np.empty_like(rows)
-        layer.rms_norm(rows, weight, np.float32(eps), out)
+        layer.rms_norm(rows, weight, eps, out)
         return out.reshape(x.shape)
 
     def linear(self, x: Array, weight: Linear) -> Array:
@@ -102,19 +99,19 @@ class CpuBackend(Backend):
 
     def store_kv(self, k: Array, v: Array, kv: KvLayer, slots: Array) -> None:
         assert isinstance(kv, CpuKv)
-        layer.store_kv(np.ascontiguousarray(k), np.ascontiguousarray(v), kv.keys, kv.values, slots)
+        layer.store_kv(np.ascontiguousarray(k), np.ascontiguousarray(v), kv.pool, kv.place, slots)
 
     def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
         assert isinstance(kv, CpuKv)
         out = np.empty((len(q), geometry.heads * geometry.head_dim), np.float32)
         attention.attend(
             np.ascontiguousarray(q),
-            kv.keys,
-            kv.values,
+            kv.pool,
+            kv.place,
             step.query_start,
             step.context_lens,
             np.ascontiguousarray(step.block_tables),
-            np.float32(geometry.scale),
+            geometry.scale,
             geometry.window or 0,
             out,
             self.threads,
@@ -159,9 +156,9 @@ class CpuBackend(Backend):
             *rope,
             NO_NORM if layer_weights.q_norm is None else layer_weights.q_norm,
             NO_NORM if layer_weights.k_norm is None else layer_weights.k_norm,
-            np.float32(geometry.eps),
-            kv.keys,
-            kv.values,
+            geometry.eps,
+            kv.pool,
+            kv.place,
             q,
             self.threads,
         )
@@ -195,7 +192,7 @@ class CpuBackend(Backend):
         linear.linear(
             x,
             norm,
-            np.float32(eps),
+            eps,
             weight.stream,
             weight.tiles,
             weight.bias,
@@ -209,15 +206,14 @@ class CpuBackend(Backend):
 
     def sample(self, logits: Array, rows: Rows, step: StepArrays, mask: Array | None) -> Draws:
         assert isinstance(rows, HostRows)
-        positions = step.positions[step.sample_tokens] + 1
-        states = [rows.sampling[int(row)] for row in step.sample_rows]
-        known = [rows.tokens[row, :n] for row, n in zip(step.sample_rows, positions, strict=True)]
-        draws = reference_sampling.draw_rows(logits, states, known, mask)
-        rows.append(step.sample_rows, positions, draws.ids)
+        chosen, lengths = step.sample_rows, step.positions[step.sample_tokens] + 1
+        states = [rows.sampling[int(row)] for row in chosen]
+        draws = draw_rows(logits, states, chosen, lengths, rows.tokens, mask, self.threads)
+        rows.append(chosen, lengths, draws.ids)
         return draws
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Draws:
-        return reference_sampling.score(logits, targets, alternatives)
+        return score_rows(logits, targets, alternatives, self.threads)
 
     def fetch(self, drawn: Any) -> Draws:
         assert isinstance(drawn, Draws)

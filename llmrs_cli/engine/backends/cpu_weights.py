@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.arrays import Floats, Ints
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Weight
 from llmrs_cli.kernels.simd import layout
-from llmrs_cli.kernels.simd.layout import LANES, WORD, Bytes, Layout
+from llmrs_cli.kernels.simd.layout import LANES, WORD, Arena, Bytes, Layout
 
 DENSE_FORMS = {"float32": layout.SINGLE, "float16": layout.HALF, "bfloat16": layout.BRAIN}
 FORM_NAMES = {layout.FOUR: "4 bit", layout.EIGHT: "8 bit"} | {
@@ -39,11 +39,11 @@ class CpuLinear:
     """Made of two equal parts, so that a gate tile and its up tile can be paired."""
 
 
-def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None]) -> CpuLinear:
-    """Stack parts of equal K along N; each starts a tile of its own."""
+def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], arena: Arena) -> CpuLinear:
+    """Stack parts of equal K along N in memory of `arena`; each starts a tile of its own."""
     heights = [part.shape[0] for part in parts]
     parts, order, why = _common(parts)
-    stream = layout.aligned(sum(layout.tile_count(rows) for rows in heights) * order.tile_bytes)
+    stream = arena.take(sum(layout.tile_count(rows) for rows in heights) * order.tile_bytes)
     start = 0
     for block in (block for part in parts for block in _blocks(part)):
         size = layout.tile_count(block.shape[0]) * order.tile_bytes

@@ -25,11 +25,14 @@ from llmrs_cli.kernels.simd.lanes import (
     load_int8,
     load_words,
     nibble,
+    prefetch,
     splat,
 )
 from llmrs_cli.kernels.simd.layout import BRAIN, EIGHT, FOUR, LANES, SINGLE, WORD
 from llmrs_cli.kernels.simd.tiles import add_tile, fma_rows, fma_tile, spread
 
+AHEAD = 4096
+"""Bytes between what is used and what is asked of the memory: a third of the time on the machine measured."""
 ZERO, SIXTEEN = np.float32(0), np.float32(16)
 
 
@@ -71,6 +74,7 @@ def make_dot(rows: int) -> Any:
             odd = spread(splat(ZERO), rows)
             k = base + g * group
             for _ in range(group // WORD):
+                prefetch(stream, at + AHEAD)
                 word = load_words(stream, at)
                 even = fma_rows(even, nibble(word, 0), x, k, stride)
                 odd = fma_rows(odd, nibble(word, 1), x, k + 1, stride)
@@ -94,14 +98,18 @@ def make_dot(rows: int) -> Any:
             even = spread(splat(ZERO), rows)
             odd = spread(splat(ZERO), rows)
             k = base + g * group
-            for _ in range(group // 2):
+            for _ in range(group // 4):
+                prefetch(stream, at + AHEAD)
                 even = fma_rows(even, load_int8(stream, at), x, k, stride)
                 odd = fma_rows(odd, load_int8(stream, at + LANES), x, k + 1, stride)
-                at += LANES * 2
-                k += 2
-            if group % 2:
+                even = fma_rows(even, load_int8(stream, at + 2 * LANES), x, k + 2, stride)
+                odd = fma_rows(odd, load_int8(stream, at + 3 * LANES), x, k + 3, stride)
+                at += LANES * 4
+                k += 4
+            for _ in range(group % 4):
                 even = fma_rows(even, load_int8(stream, at), x, k, stride)
                 at += LANES
+                k += 1
             acc = fma_tile(acc, scale, add_tile(even, odd))
         return acc
 
@@ -112,6 +120,7 @@ def make_dot(rows: int) -> Any:
         def dot_dense(acc, stream, at, x, base, stride, columns):
             odd = spread(splat(ZERO), rows)
             for k in range(base, base + columns, 2):
+                prefetch(stream, at + AHEAD)
                 acc = fma_rows(acc, fetch(stream, at), x, k, stride)
                 odd = fma_rows(odd, fetch(stream, at + step), x, k + 1, stride)
                 at += 2 * step

@@ -81,7 +81,7 @@ def inverse_rms(x, base, columns, eps):
         total = fused(value, value, total)
     value = load_first(x, base + whole, columns - whole)
     total = fused(value, value, total)
-    return np.float32(1.0 / math.sqrt(sum_lanes(total) / np.float32(columns) + eps))
+    return np.float32(1.0 / math.sqrt(sum_lanes(total) / np.float32(columns) + np.float32(eps)))
 
 
 @inner
@@ -117,13 +117,17 @@ def group_sums(x, base, group, groups, sums, target):
 
 
 @inner
-def rotate_row(x, base, half, cosines, sines, at):
-    """Rotate one head of 2·half values in place: (a, b) → (a·cos - b·sin, b·cos + a·sin)."""
+def rotate_row(x, base, half, cosines, sines, at, out, target):
+    """Rotate one head of 2·half values: (a, b) → (a·cos - b·sin, b·cos + a·sin); may be in place."""
     for k in range(0, half, LANES):
         count = min(LANES, half - k)
-        a = load_first(x, base + k, count)
-        b = load_first(x, base + half + k, count)
-        cos = load_first(cosines, at + k, count)
-        sin = load_first(sines, at + k, count)
-        store_first(x, base + k, fused(a, cos, splat(ZERO) - b * sin), count)
-        store_first(x, base + half + k, fused(b, cos, a * sin), count)
+        if count == LANES:
+            a, b = load(x, base + k), load(x, base + half + k)
+            cos, sin = load(cosines, at + k), load(sines, at + k)
+            store(out, target + k, fused(a, cos, splat(ZERO) - b * sin))
+            store(out, target + half + k, fused(b, cos, a * sin))
+        else:
+            a, b = load_first(x, base + k, count), load_first(x, base + half + k, count)
+            cos, sin = load_first(cosines, at + k, count), load_first(sines, at + k, count)
+            store_first(out, target + k, fused(a, cos, splat(ZERO) - b * sin), count)
+            store_first(out, target + half + k, fused(b, cos, a * sin), count)

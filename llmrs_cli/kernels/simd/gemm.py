@@ -24,10 +24,11 @@ from llmrs_cli.kernels.simd.lanes import (
 )
 from llmrs_cli.kernels.simd.layout import BRAIN, EIGHT, FOUR, LANES, SINGLE, WORD
 from llmrs_cli.kernels.simd.target import GEMM_ROWS
-from llmrs_cli.kernels.simd.tiles import add_rows, fma_rows, spread, store_rows
+from llmrs_cli.kernels.simd.tiles import add_rows, every_other, fma_pairs, spread, store_rows
 
 PANEL = 2 * LANES
 """Outputs of one panel."""
+PAIRS = 2 * GEMM_ROWS
 BLOCK = 1024
 """Columns of one panel at most, where groups allow: 128 KiB."""
 
@@ -111,27 +112,13 @@ def multiply_panel(panel, depth, x, base, stride, rows, out, width, left, right)
     values; left, right: (first output, count) of the panel's two tiles.
     """
     for row in range(0, rows, GEMM_ROWS):
-        a = spread(splat(ZERO), GEMM_ROWS)
-        b = spread(splat(ZERO), GEMM_ROWS)
+        acc = spread(splat(ZERO), PAIRS)
         at = row * stride + base
         for k in range(depth):
-            a = fma_rows(a, load(panel, k * PANEL), x, at + k, stride)
-            b = fma_rows(b, load(panel, k * PANEL + LANES), x, at + k, stride)
+            acc = fma_pairs(acc, load(panel, k * PANEL), load(panel, k * PANEL + LANES), x, at + k, stride)
         used = min(rows - row, GEMM_ROWS)
-        target = row * width
+        a, b = row * width + left[0], row * width + right[0]
+        store_rows(add_rows(every_other(acc, 0), out, a, width, used, left[1]), out, a, width, used, left[1])
         store_rows(
-            add_rows(a, out, target + left[0], width, used, left[1]),
-            out,
-            target + left[0],
-            width,
-            used,
-            left[1],
-        )
-        store_rows(
-            add_rows(b, out, target + right[0], width, used, right[1]),
-            out,
-            target + right[0],
-            width,
-            used,
-            right[1],
+            add_rows(every_other(acc, 1), out, b, width, used, right[1]), out, b, width, used, right[1]
         )

@@ -195,6 +195,18 @@ def store_first(typing: Any, array: Any, index: Any, value: Any, count: Any) -> 
 
 
 @intrinsic
+def store_one(typing: Any, array: Any, index: Any, source: Any, source_index: Any) -> Any:
+    """array[index] = source[source_index], one float32, by flat indices."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        value = builder.load(address(context, builder, sig.args[2], args[2], args[3]))
+        builder.store(value, address(context, builder, sig.args[0], args[0], args[1]))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, source, types.int64), code
+
+
+@intrinsic
 def splat(typing: Any, value: Any) -> Any:
     """One float32 in all lanes."""
     return lanes(types.float32), lambda context, builder, sig, args: spread_value(builder, args[0])
@@ -219,23 +231,23 @@ def nibble(typing: Any, value: Any, position: Any) -> Any:
 # -- arithmetic -------------------------------------------------------------------------------------------
 
 
-def _operator(op: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
-    """Give a Python operator a meaning on two Lanes."""
+def define_operator(op: Any, vector: type, kind: Any, emit: Callable[[Any, Any, Any], Any]) -> None:
+    """Give a Python operator a meaning on two vectors of type `vector`, whose one instance is `kind`."""
 
     class Rule(AbstractTemplate):
         key = op
 
         def generic(self, args: Any, kws: Any) -> Any:
-            return signature(lanes, lanes, lanes) if args == (lanes, lanes) else None
+            return signature(kind, kind, kind) if args == (kind, kind) else None
 
     infer_global(op)(Rule)
-    lower_builtin(op, LanesType, LanesType)(lambda context, builder, sig, args: emit(builder, *args))
+    lower_builtin(op, vector, vector)(lambda context, builder, sig, args: emit(builder, *args))
 
 
-_operator(operator.add, lambda b, x, y: b.fadd(x, y))
-_operator(operator.sub, lambda b, x, y: b.fsub(x, y))
-_operator(operator.mul, lambda b, x, y: b.fmul(x, y))
-_operator(operator.truediv, lambda b, x, y: b.fdiv(x, y))
+define_operator(operator.add, LanesType, lanes, lambda b, x, y: b.fadd(x, y))
+define_operator(operator.sub, LanesType, lanes, lambda b, x, y: b.fsub(x, y))
+define_operator(operator.mul, LanesType, lanes, lambda b, x, y: b.fmul(x, y))
+define_operator(operator.truediv, LanesType, lanes, lambda b, x, y: b.fdiv(x, y))
 
 
 @intrinsic
@@ -298,3 +310,16 @@ def power_of_two(typing: Any, value: Any) -> Any:
         return builder.bitcast(builder.shl(builder.add(bits, constant(127)), constant(23)), VECTOR)
 
     return lanes(lanes), code
+
+
+@intrinsic
+def prefetch(typing: Any, array: Any, index: Any) -> Any:
+    """Ask for the cache line of one byte of a byte array; harmless past its end."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pointer = address(context, builder, sig.args[0], args[0], args[1])
+        function = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [pointer.type, I32, I32, I32])
+        builder.call(function, [pointer, *(ir.Constant(I32, value) for value in (0, 3, 1))])
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64), code

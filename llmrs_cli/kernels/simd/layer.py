@@ -7,9 +7,9 @@ import numpy as np
 from numba import prange
 
 from llmrs_cli.kernels.simd.compiling import entry, inner, parallel_entry
-from llmrs_cli.kernels.simd.elementwise import gate_columns, norm_row, rotate_row
+from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, norm_row, rotate_row
 from llmrs_cli.kernels.simd.gemm import PANEL, widen
-from llmrs_cli.kernels.simd.lanes import LANES
+from llmrs_cli.kernels.simd.lanes import LANES, store_one
 from llmrs_cli.kernels.simd.layout import EIGHT, FOUR
 
 PARALLEL_FROM = 16
@@ -53,29 +53,43 @@ def rotate(x, positions, cosines, sines):
     for t in range(positions.size):
         at = np.int64(positions[t]) * half
         for h in range(heads):
-            rotate_row(x, (t * heads + h) * depth, half, cosines, sines, at)
-
-
-@entry
-def store_kv(k, v, keys, values, slots):
-    """Write (T, Hkv, D) keys and values to their slots; see `attention` for the cache's order."""
-    tokens, heads, depth = k.shape
-    for t in range(tokens):
-        block, offset = np.int64(slots[t]) // LANES, np.int64(slots[t]) % LANES
-        for h in range(heads):
-            for d in range(depth):
-                keys[block, h, d, offset] = k[t, h, d]
-                values[block, h, offset, d] = v[t, h, d]
+            row = (t * heads + h) * depth
+            rotate_row(x, row, half, cosines, sines, at, x, row)
 
 
 @inner
-def finish_token(t, qkv, positions, slots, tables, norms, eps, keys, values, q):
+def put_head(k, k_at, v, v_at, pool, at, offset, depth, width):
+    """Key and value of one head → slot `offset` of the block's part at flat index `at`."""
+    for d in range(depth):
+        store_one(pool, at + d * LANES + offset, k, k_at + d)
+    copy_row(v, v_at, depth, pool, at + depth * LANES + offset * width)
+
+
+@inner
+def slot_at(slot, place):
+    """(flat index of the first head's keys in the slot's block, offset in the block)."""
+    stride, first, _, _, _ = place
+    return np.int64(slot) // LANES * stride + first, np.int64(slot) % LANES
+
+
+@entry
+def store_kv(k, v, pool, place, slots):
+    """Write (T, Hkv, D) keys and values to their slots; see `attention` for the cache's order."""
+    _, _, kv_heads, depth, width = place
+    for t in range(slots.size):
+        at, offset = slot_at(slots[t], place)
+        for h in range(kv_heads):
+            source = (t * kv_heads + h) * depth
+            put_head(k, source, v, source, pool, at + h * LANES * (depth + width), offset, depth, width)
+
+
+@inner
+def finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q):
     """Norm and rotate one token's heads; queries go to `q`, keys and values to the cache."""
     cosines, sines = tables
     q_norm, k_norm = norms
-    heads, depth = q.shape[1], q.shape[2]
-    kv_heads = keys.shape[1]
-    block, offset = np.int64(slots[t]) // LANES, np.int64(slots[t]) % LANES
+    _, _, kv_heads, depth, width = place
+    heads = q.shape[1]
     start, half = t * qkv.shape[1], depth // 2
     angle = np.int64(positions[t]) * half
     for h in range(heads + kv_heads):
@@ -83,27 +97,26 @@ def finish_token(t, qkv, positions, slots, tables, norms, eps, keys, values, q):
         norm = q_norm if h < heads else k_norm
         if norm.size:
             norm_row(qkv, at, depth, norm, eps, qkv, at)
-        rotate_row(qkv, at, half, cosines, sines, angle)
-    for h in range(heads):
-        for d in range(depth):
-            q[t, h, d] = qkv[t, h * depth + d]
+        if h < heads:
+            rotate_row(qkv, at, half, cosines, sines, angle, q, (t * heads + h) * depth)
+        else:
+            rotate_row(qkv, at, half, cosines, sines, angle, qkv, at)
+    block, offset = slot_at(slots[t], place)
     for h in range(kv_heads):
-        k_at, v_at = (heads + h) * depth, (heads + kv_heads + h) * depth
-        for d in range(depth):
-            keys[block, h, d, offset] = qkv[t, k_at + d]
-            values[block, h, offset, d] = qkv[t, v_at + d]
+        k_at = start + (heads + h) * depth
+        v_at = k_at + kv_heads * depth
+        put_head(qkv, k_at, qkv, v_at, pool, block + h * LANES * (depth + width), offset, depth, width)
 
 
 @parallel_entry
-def finish_qkv(qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, keys, values, q, threads):
+def finish_qkv(qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q, threads):
     """qkv (T, (Hq + 2·Hkv)·D) → q (T, Hq, D), and keys and values in the cache. Norms may be empty."""
     tokens = positions.size
+    tables, norms = (cosines, sines), (q_norm, k_norm)
     if tokens < PARALLEL_FROM:
         for t in range(tokens):
-            finish_token(t, qkv, positions, slots, (cosines, sines), (q_norm, k_norm), eps, keys, values, q)
+            finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q)
     else:
         for thread in prange(threads):
             for t in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-                finish_token(
-                    t, qkv, positions, slots, (cosines, sines), (q_norm, k_norm), eps, keys, values, q
-                )
+                finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q)

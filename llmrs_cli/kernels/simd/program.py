@@ -15,13 +15,12 @@ from typing import Any
 
 import numba
 
-from llmrs_cli.kernels.simd import attention, layer, linear
+from llmrs_cli.kernels.simd import attention, layer, linear, sample
 from llmrs_cli.kernels.simd.target import cpu_name
 
 config: Any = numba.config
 types: Any = numba.types
-_F32, _I32, _INT = types.float32, types.int32, types.int64
-_LAYOUT = types.UniTuple(_INT, 6)
+_F32, _F64, _I32, _INT = types.float32, types.float64, types.int32, types.int64
 
 
 def _array(kind: Any, rank: int) -> Any:
@@ -29,26 +28,30 @@ def _array(kind: Any, rank: int) -> Any:
 
 
 _VALUES, _ROWS, _HEADS = (_array(_F32, rank) for rank in (1, 2, 3))
-_CACHE, _INDICES, _BYTES = _array(_F32, 4), _array(_I32, 1), _array(types.uint8, 1)
+_INDICES, _TABLE, _BYTES = _array(_I32, 1), _array(_I32, 2), _array(types.uint8, 1)
+_FLAGS = _array(types.boolean, 1)
+_ORDER, _PLACE = types.UniTuple(_INT, 6), types.UniTuple(_INT, 5)
 
 LOOPS: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-    (
-        linear.linear,
-        (_ROWS, _VALUES, _F32, _BYTES, _array(_I32, 2), _VALUES, _LAYOUT, _INT, _ROWS, _INT),
-    ),
-    (
-        attention.attend,
-        (_HEADS, _CACHE, _CACHE, _INDICES, _INDICES, _array(_I32, 2), _F32, _INT, _ROWS, _INT),
-    ),
+    (linear.linear, (_ROWS, _VALUES, _F64, _BYTES, _TABLE, _VALUES, _ORDER, _INT, _ROWS, _INT)),
+    (attention.attend, (_HEADS, _VALUES, _PLACE, _INDICES, _INDICES, _TABLE, _F64, _INT, _ROWS, _INT)),
     (
         layer.finish_qkv,
-        (_ROWS, _INDICES, _INDICES, *(_ROWS,) * 2, *(_VALUES,) * 2, _F32, _CACHE, _CACHE, _HEADS, _INT),
+        (_ROWS, _INDICES, _INDICES, *(_ROWS,) * 2, *(_VALUES,) * 2, _F64, _VALUES, _PLACE, _HEADS, _INT),
     ),
-    (layer.embed, (_BYTES, _LAYOUT, _INDICES, _ROWS)),
-    (layer.rms_norm, (_ROWS, _VALUES, _F32, _ROWS)),
+    (layer.embed, (_BYTES, _ORDER, _INDICES, _ROWS)),
+    (layer.rms_norm, (_ROWS, _VALUES, _F64, _ROWS)),
     (layer.silu_mul, (_ROWS, _ROWS)),
     (layer.rotate, (_HEADS, _INDICES, _ROWS, _ROWS)),
-    (layer.store_kv, (_HEADS, _HEADS, _CACHE, _CACHE, _INDICES)),
+    (layer.store_kv, (_HEADS, _HEADS, _VALUES, _PLACE, _INDICES)),
+    (
+        sample.draw,
+        (
+            *(_ROWS, _TABLE, _ROWS, *(_array(_INT, 2),) * 2, _INDICES, _VALUES, _INDICES),
+            *(_array(types.uint32, 2), _INDICES, _FLAGS, _INT),
+        ),
+    ),
+    (sample.score, (_ROWS, _INDICES, _VALUES, _FLAGS, _TABLE, _ROWS, _INT)),
 )
 
 

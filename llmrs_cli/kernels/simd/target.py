@@ -28,3 +28,6 @@ def has_wide_registers() -> bool:
 
 GEMM_ROWS = 12 if has_wide_registers() else 3
 """Rows of a matrix product's tile: two vectors of sums a row, two of weights and a broadcast fit the registers."""
+
+ATTENTION_ROWS = 12 if has_wide_registers() else 4
+"""Rows of attention's larger tile, which holds two vectors a row."""

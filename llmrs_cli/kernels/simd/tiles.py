@@ -153,3 +153,46 @@ def load_rows(typing: Any, rows: Any, array: Any, base: Any, stride: Any) -> Any
         return _tile(builder, [builder.load(simd.as_vector(builder, p), align=4) for p in pointers])
 
     return TileType(count)(rows, array, types.int64, types.int64), code
+
+
+@intrinsic
+def fma_pairs(typing: Any, tile: Any, left: Any, right: Any, x: Any, base: Any, stride: Any) -> Any:
+    """One step of an outer product with two vectors of weights: rows come in pairs, one for each.
+
+    tile[2·r] + left · x[base + r·stride] and tile[2·r + 1] + right · x[base + r·stride].
+    """
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        current, a, b, array, start, step = args
+        first = address(context, builder, sig.args[3], array, start)
+        vectors = _vectors(builder, current)
+        out = []
+        for row in range(len(vectors) // 2):
+            value = simd.spread_value(builder, builder.load(_row_pointer(builder, first, step, row)))
+            out.append(simd.fma(builder, a, value, vectors[2 * row]))
+            out.append(simd.fma(builder, b, value, vectors[2 * row + 1]))
+        return _tile(builder, out)
+
+    return tile(tile, lanes, lanes, x, types.int64, types.int64), code
+
+
+@intrinsic
+def paired(typing: Any, left: Any, right: Any) -> Any:
+    """The rows of two tiles in turns, as `fma_pairs` takes them."""
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        pairs = zip(_vectors(builder, args[0]), _vectors(builder, args[1]), strict=True)
+        return _tile(builder, [vector for pair in pairs for vector in pair])
+
+    return TileType(2 * left.rows)(left, left), code
+
+
+@intrinsic(prefer_literal=True)
+def every_other(typing: Any, tile: Any, first: Any) -> Any:
+    """Rows first, first + 2, … of a tile; `first` is a literal, 0 or 1."""
+    start = first.literal_value
+
+    def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        return _tile(builder, _vectors(builder, args[0])[start::2])
+
+    return TileType(tile.rows // 2)(tile, first), code

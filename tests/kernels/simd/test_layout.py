@@ -19,8 +19,8 @@ from llmrs_cli.kernels.simd.layout import (
     LANES,
     SINGLE,
     WORD,
+    Arena,
     Layout,
-    aligned,
     fill,
     tile_count,
     tile_map,
@@ -32,7 +32,7 @@ Values = NDArray[Any]
 def filled(layout: Layout, codes: Values, heads: tuple[Values, ...] = ()) -> Values:
     """(tiles, groups, bytes of a group)"""
     tiles = tile_count(len(codes))
-    stream = aligned(tiles * layout.tile_bytes)
+    stream = Arena().take(tiles * layout.tile_bytes)
     stream[:] = 0xEE
     fill(stream, layout, codes, heads)
     return stream.reshape(tiles, layout.groups, layout.group_bytes)
@@ -98,5 +98,11 @@ def test_every_part_starts_a_tile() -> None:
     assert tile_map([24, 3, 16]).tolist() == [[0, 16], [16, 8], [24, 3], [27, 16]]
 
 
-def test_streams_start_on_a_cache_line() -> None:
-    assert all(aligned(size).ctypes.data % ALIGNMENT == 0 for size in (1, 100, 5000))
+def test_streams_start_on_a_cache_line_and_share_no_byte() -> None:
+    arena = Arena(chunk=300)
+    streams = [arena.take(size) for size in (1, 100, 64, 5000, 7, 200)]
+    for value, stream in enumerate(streams):
+        assert stream.ctypes.data % ALIGNMENT == 0
+        stream[:] = value
+    assert [set(stream.tolist()) for stream in streams] == [{value} for value in range(6)]
+    assert [len(stream) for stream in streams] == [1, 100, 64, 5000, 7, 200]

@@ -18,12 +18,12 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from llmrs_cli.engine.limits import EngineLimits
+from llmrs_cli.engine.limits import EngineLimits, check_request
 from llmrs_cli.engine.plan import StepPlan, StepResult
 from llmrs_cli.engine.scheduler import Scheduler
 from llmrs_cli.engine.stats import EngineStats, Recorder, StepTiming
-from llmrs_cli.engine.types import FinishReason, Request, TokenEvent, check_params
-from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, RequestError
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError
 
 if TYPE_CHECKING:
     from llmrs_cli.engine.backends.base import Backend
@@ -80,17 +80,7 @@ class Engine:
 
     def validate(self, request: Request) -> None:
         """Raise RequestError or ContextLengthError if `request` can never be served. Changes nothing."""
-        check_params(request.params, self.vocab)
-        prompt = request.prompt_ids
-        if not prompt:
-            raise RequestError("The prompt is empty: it needs at least one token.", param="prompt")
-        for token in (min(prompt), max(prompt)):
-            if not 0 <= token < self.vocab:
-                raise RequestError(
-                    f"The prompt holds token id {token}; this model has ids from 0 to {self.vocab - 1}.",
-                    param="prompt",
-                )
-        self.limits.check(request)
+        check_request(request, self.limits, self.vocab)
 
     def submit(self, request: Request) -> None:
         """Queue a request. Raises as `validate` does, or EngineFault if the engine is broken."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmrs_cli.engine.types import Request
-from llmrs_cli.errors import ContextLengthError, UsageError
+from llmrs_cli.engine.types import Request, check_params
+from llmrs_cli.errors import ContextLengthError, RequestError, UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +65,18 @@ class EngineLimits:
                 prompt=prompt,
                 hint="Shorten the prompt, lower max_tokens or give the engine more memory.",
             )
+
+
+def check_request(request: Request, limits: EngineLimits, vocab: int) -> None:
+    """Raise RequestError or ContextLengthError if an engine of these limits can never serve `request`."""
+    check_params(request.params, vocab)
+    prompt = request.prompt_ids
+    if not prompt:
+        raise RequestError("The prompt is empty: it needs at least one token.", param="prompt")
+    for token in (min(prompt), max(prompt)):
+        if not 0 <= token < vocab:
+            raise RequestError(
+                f"The prompt holds token id {token}; this model has ids from 0 to {vocab - 1}.",
+                param="prompt",
+            )
+    limits.check(request)

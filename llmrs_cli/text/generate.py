@@ -17,10 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from llmrs_cli.engine import Engine, EngineStats, EngineThread, Request, open_engine
+from llmrs_cli.engine import Engine, EngineStats, EngineThread, Request, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
-from llmrs_cli.errors import ContextLengthError, ModelError, RequestError
+from llmrs_cli.errors import ContextLengthError, EngineFault, ModelError, RequestError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
 from llmrs_cli.text.generation import Generation, TokenEngine
 from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
@@ -87,8 +87,6 @@ class TextEngine:
         `progress` gets bytes loaded and bytes in all. Raises ModelError, UsageError or DoesNotFitError.
         """
         checkpoint = open_checkpoint(path)
-        tokenizer = _tokenizer(checkpoint)
-        defaults = model_defaults(checkpoint.generation)
 
         def open_here() -> Engine:
             backend = open_backend(device)
@@ -96,8 +94,16 @@ class TextEngine:
                 checkpoint, backend, context=context, rows=rows, memory=memory, progress=progress
             )
 
+        return cls.over(checkpoint, lambda: EngineThread(open_here))
+
+    @classmethod
+    def over(cls, checkpoint: Checkpoint, start: Callable[[], TokenEngine]) -> TextEngine:
+        """The text side of `checkpoint` over the engine that `start` opens, once all else is known to be
+        usable. Raises ModelError, and what `start` raises."""
+        tokenizer = _tokenizer(checkpoint)
+        defaults = model_defaults(checkpoint.generation)
         return cls(
-            EngineThread(open_here),
+            start(),
             tokenizer=tokenizer,
             template=ChatTemplate(checkpoint.chat_templates, tokenizer.names if tokenizer else {}),
             defaults=defaults,
@@ -152,10 +158,32 @@ class TextEngine:
 
     # -- answers ------------------------------------------------------------------------------------
 
+    @property
+    def vocab(self) -> int:
+        """Ids that a prompt may hold: 0 … vocab - 1."""
+        return self._engine.vocab
+
+    @property
+    def fault(self) -> EngineFault | None:
+        """Why no request can be served any more."""
+        return self._engine.fault
+
+    @property
+    def rows(self) -> int:
+        """Requests that run at once."""
+        return self._engine.limits.rows
+
     def start(
-        self, prompt_ids: Sequence[int], options: GenerateOptions | None = None, *, salt: str = ""
+        self,
+        prompt_ids: Sequence[int],
+        options: GenerateOptions | None = None,
+        *,
+        salt: str = "",
+        sink: Callable[[TokenEvent], None] | None = None,
     ) -> Generation:
         """Begin answering. Requests share cached prefixes only under an equal `salt`.
+
+        `sink`: where the engine's events go, for a caller that hands them to `Generation.take` itself.
 
         Raises RequestError for options out of range, ContextLengthError with both numbers if the prompt
         leaves no room for an answer, EngineFault if the engine is broken.
@@ -169,7 +197,7 @@ class TextEngine:
         name = f"generation-{next(self._ids)}"
         requests = [Request(f"{name}.{choice}", prompt, params, choice, salt) for choice in range(options.n)]
         decoders = [self._decoder(options) for _ in requests]
-        return Generation(self._engine, requests, decoders, self.tokenizer)
+        return Generation(self._engine, requests, decoders, self.tokenizer, sink)
 
     def _spelled(self, stops: Sequence[str]) -> list[int]:
         """Ids of the control tokens among stop strings; they have no text in which to be found."""

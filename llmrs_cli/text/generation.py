@@ -4,6 +4,9 @@ The engine's thread only puts events into a queue here; decoding happens in the 
 a slow or failing consumer costs nobody else anything. The queue needs no bound: it never holds more than
 the answer. It cannot deadlock either, since the engine gives every request a last event, whatever
 happens to it, and a consumer that leaves early only asks for an abort.
+
+A caller with an event loop of its own gives a `sink` for the token events instead, and hands each of them
+to `take` when its time has come.
 """
 
 from __future__ import annotations
@@ -53,8 +56,12 @@ class Generation:
         requests: Sequence[Request],
         decoders: Sequence[StreamDecoder | None],
         tokenizer: Tokenizer | None,
+        sink: Callable[[TokenEvent], None] | None = None,
     ) -> None:
-        """Submit `requests`, one per choice; raises as `EngineThread.submit` does, then none is left."""
+        """Submit `requests`, one per choice; raises as `EngineThread.submit` does, then none is left.
+
+        With a `sink` nobody iterates: whoever gets its events gives them to `take`, in order.
+        """
         first = requests[0]
         self.seed = first.params.seed
         """Gives the same answers again, with the same options and prompt."""
@@ -69,7 +76,7 @@ class Generation:
         self._error: LlmrsError | None = None
         try:
             for request in requests:
-                engine.submit(request, self._events.put)
+                engine.submit(request, sink or self._events.put)
         except BaseException:
             self.cancel()
             raise
@@ -80,15 +87,24 @@ class Generation:
             if self._error is not None:
                 raise self._error
             while self._running:
-                event = self._events.get()
-                choice = self._choices[event.request_id]
-                if choice.finish is None:
-                    yield self._advance(choice, event)
+                news = self.take(self._events.get())
+                if news is not None:
+                    yield news
         except LlmrsError as error:
             self._error = error
             raise
         finally:
             self.cancel()
+
+    def take(self, event: TokenEvent) -> TextEvent | None:
+        """What a token event says; None if its choice had ended. Raises LlmrsError if it ends by a fault."""
+        choice = self._choices[event.request_id]
+        return self._advance(choice, event) if choice.finish is None else None
+
+    @property
+    def finished(self) -> bool:
+        """Every choice has ended."""
+        return not self._running
 
     def cancel(self) -> None:
         """End the choices that still run, soon; they keep what they have."""

@@ -2,16 +2,15 @@
 
 A row's whole way, from template to output line, runs in a thread of its own, so that stop strings end
 answers at once and what is kept of a finished row is one line of text. Threads are a few more than the
-engine's rows: it always has the next one waiting. Lines that are ready wait for those before them in a
-window of bounded length. A row that fails is a line; only a broken engine ends a run.
+engine's rows: it always has the next one waiting. A line that is ready waits for those before it, and
+reading stops when too many wait. A row that fails is a line; only a broken engine ends a run.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -64,8 +63,14 @@ class Job:
     """Before the messages of rows that have none of their own."""
 
 
-Finished = tuple[str, Outcome]
-"""An output line and what it says."""
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A row that is done and waits for its turn."""
+
+    line: str
+    outcome: Outcome
+    size: int
+    """Bytes of the input line."""
 
 
 class Run:
@@ -80,72 +85,96 @@ class Run:
         threads: int,
         window: int = WINDOW,
     ) -> None:
+        """`write` takes output lines; it is called by one thread at a time, in no thread in particular."""
         self.counts = Counts()
         self._engine, self._job, self._write = engine, job, write
+        self._report: Callable[[Counts], None] = lambda counts: None
         self._threads, self._window = threads, window
-        self._pending: deque[tuple[int, Future[Finished]]] = deque()
-        """Input bytes and future line of each row that is not written, in input order."""
+        self._changed = threading.Condition()
+        """Guards everything below; notified when a row was written or the run failed."""
+        self._taken = 0
+        """Rows read so far; they are numbered from 0 in input order."""
+        self._next = 0
+        """The row to write next."""
+        self._ready: dict[int, Finished] = {}
         self._bytes = 0
+        """Input bytes of rows that are read and not written."""
         self._active: set[Generation] = set()
         self._stopping = False
-        self._lock = threading.Lock()
+        self._failure: BaseException | None = None
 
-    def run(self, rows: Iterable[Row], report: Callable[[Counts], None] = lambda counts: None) -> Counts:
-        """Answer every row; `report` hears of progress.
+    def run(self, rows: Iterable[Row], report: Callable[[Counts], None] | None = None) -> Counts:
+        """Answer every row. A line is written as soon as it is its turn, also while reading waits for input;
+        `report` hears of it.
 
-        If it is interrupted, or the engine breaks, what was finished is written before the exception goes on.
+        If the run is interrupted, or the engine breaks, what was finished is written before the exception
+        goes on.
         """
+        self._report = report or self._report
         with ThreadPoolExecutor(self._threads, thread_name_prefix="batch-row") as pool:
             try:
                 for row in rows:
-                    self._pending.append((row.size, pool.submit(self._finish, row)))
-                    self._bytes += row.size
-                    self._write_ready(report)
-                while self._pending:
-                    self._write_first(report)
+                    self._wait_until(lambda: self._has_room)
+                    self._take(row, pool)
+                self._wait_until(lambda: self._next == self._taken)
             except BaseException as error:
-                finished = self._stop(pool)
-                if not isinstance(error, OSError):  # else the output is what failed
-                    self._write_lines(finished)
+                self._stop(pool, writes=not isinstance(error, OSError))
                 raise
         return self.counts
 
-    def _write_ready(self, report: Callable[[Counts], None]) -> None:
-        while self._pending and (self._is_full or self._pending[0][1].done()):
-            self._write_first(report)
-
     @property
-    def _is_full(self) -> bool:
-        return len(self._pending) >= self._window or self._bytes >= WINDOW_BYTES
+    def _has_room(self) -> bool:
+        return self._taken - self._next < self._window and self._bytes < WINDOW_BYTES
 
-    def _write_first(self, report: Callable[[Counts], None]) -> None:
-        size, future = self._pending[0]
-        finished = future.result()
-        self._pending.popleft()
-        self._bytes -= size
-        self._write_lines([finished])
-        report(self.counts)
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        with self._changed:
+            while not condition() and self._failure is None:
+                self._changed.wait()
+            if self._failure is not None:
+                raise self._failure
 
-    def _stop(self, pool: ThreadPoolExecutor) -> list[Finished]:
-        """Start nothing more and end what runs; the rows that were finished by now, in order."""
-        with self._lock:
+    def _take(self, row: Row, pool: ThreadPoolExecutor) -> None:
+        with self._changed:
+            number, self._taken = self._taken, self._taken + 1
+            self._bytes += row.size
+        pool.submit(self._work, number, row)
+
+    def _stop(self, pool: ThreadPoolExecutor, *, writes: bool) -> None:
+        """Start nothing more, end what runs, and write every row that was finished by now."""
+        with self._changed:
             self._stopping = True
+            for generation in self._active:
+                generation.cancel()
+            if writes:  # else the output is what failed
+                for number in sorted(self._ready):
+                    self._put(self._ready.pop(number))
         pool.shutdown(wait=False, cancel_futures=True)
-        futures = [future for _, future in self._pending if future.done() and not future.cancelled()]
-        for generation in list(self._active):
-            generation.cancel()
-        return [future.result() for future in futures if future.exception() is None]
-
-    def _write_lines(self, finished: Iterable[Finished]) -> None:
-        for line, outcome in finished:
-            self._write(line)
-            self.counts = self.counts.plus(outcome)
 
     # -- in a row's thread ----------------------------------------------------------------------------
 
-    def _finish(self, row: Row) -> Finished:
-        outcome = self._outcome(row)
-        return self._job.writer.line(row, outcome), outcome
+    def _work(self, number: int, row: Row) -> None:
+        """A row from template to output line; then write what is ready."""
+        try:
+            outcome = self._outcome(row)
+            finished = Finished(self._job.writer.line(row, outcome), outcome, row.size)
+            with self._changed:
+                if self._stopping:
+                    return
+                self._ready[number] = finished
+                while (following := self._ready.pop(self._next, None)) is not None:
+                    self._put(following)
+                    self._next += 1
+                self._changed.notify()
+        except BaseException as error:
+            with self._changed:
+                self._failure = self._failure or error
+                self._changed.notify()
+
+    def _put(self, finished: Finished) -> None:
+        self._write(finished.line)
+        self._bytes -= finished.size
+        self.counts = self.counts.plus(finished.outcome)
+        self._report(self.counts)
 
     def _outcome(self, row: Row) -> Outcome:
         if not isinstance(row.ask, Ask):
@@ -165,7 +194,8 @@ class Run:
         try:
             result = generation.result()
         finally:
-            self._active.discard(generation)
+            with self._changed:
+                self._active.discard(generation)
         choices = [
             Choice(
                 choice.text,
@@ -178,7 +208,7 @@ class Run:
         return Answer(choices, result.usage.prompt_tokens, result.usage.cached_tokens)
 
     def _begin(self, prompt: tuple[int, ...], options: GenerateOptions) -> Generation:
-        with self._lock:
+        with self._changed:
             if self._stopping:
                 raise CancelledError
             generation = self._engine.start(prompt, options)

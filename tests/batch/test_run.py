@@ -117,21 +117,48 @@ def test_output_is_in_input_order_whatever_finishes_first(gate: Gate) -> None:
     assert counts == Counts(rows=6, failed=0, prompt_tokens=6, completion_tokens=6)
 
 
-@pytest.mark.parametrize("sizes", [{"window": 3}, {"window": 1}])
-def test_reading_stops_at_the_window(gate: Gate, sizes: dict[str, int]) -> None:
+def test_a_line_is_written_while_reading_waits_for_the_next(gate: Gate) -> None:
+    """A program may wait for each answer before it asks again."""
     lines: list[str] = []
-    taken: list[int] = []
+
+    def rows() -> Iterator[Row]:
+        for i in range(3):
+            yield row(i)
+            wait_for(lambda count=i: len(lines) > count)  # type: ignore[misc]
+
+    assert make_run(gate, lines).run(rows()).rows == 3
+
+
+@pytest.mark.parametrize("window", [3, 1])
+def test_reading_stops_at_the_window(gate: Gate, window: int) -> None:
+    lines: list[str] = []
+    ahead: list[int] = []
 
     def rows() -> Iterator[Row]:
         for i in range(20):
-            taken.append(i)
+            ahead.append(i - len(lines))
+            if len(ahead) == window:
+                threading.Timer(0.05, gate.open).start()  # nothing moves before
             yield row(i, HELD if i == 0 else 9)
 
-    threading.Timer(0.2, gate.open).start()
-    seen: list[int] = []
-    make_run(gate, lines, **sizes).run(rows(), lambda counts: seen.append(len(taken) - counts.rows))
+    make_run(gate, lines, window=window).run(rows())
     assert indices(lines) == list(range(20))
-    assert max(seen) <= sizes["window"]
+    assert max(ahead) <= window
+
+
+def test_reading_stops_at_many_bytes(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmrs_cli.batch.run.WINDOW_BYTES", 25)
+    lines: list[str] = []
+    ahead: list[int] = []
+
+    def rows() -> Iterator[Row]:
+        for i in range(10):
+            ahead.append(i - len(lines))
+            yield row(i)
+
+    make_run(gate, lines).run(rows())
+    assert indices(lines) == list(range(10))
+    assert max(ahead) <= 3
 
 
 def test_rows_that_fail_are_lines_and_counted(gate: Gate) -> None:
@@ -165,7 +192,7 @@ def test_an_interrupt_keeps_finished_rows_and_ends_the_others(gate: Gate) -> Non
         yield row(0)
         yield row(1, HELD)
         yield row(2)
-        wait_for(lambda: run._pending[-1][1].done())
+        wait_for(lambda: 2 in run._ready)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,9 +124,8 @@ def test_a_batch_that_is_stopped_keeps_its_finished_rows(
 def test_an_interrupted_answer_ends_with_a_newline_and_130(endless: str) -> None:
     process = start("chat", endless, "-p", "Hi", "-t", "0")
     assert process.stdout is not None
-    first = process.stdout.read(5)
+    first = os.read(process.stdout.fileno(), 5)
     process.send_signal(signal.SIGINT)
     status, rest, _ = finish(process)
     assert status == 130
-    assert (first + rest).startswith(b"abcdeabc")
-    assert rest.endswith(b"\n")
+    assert re.fullmatch(rb"(abcde)+(abc)?\n", first + rest)

@@ -145,7 +145,11 @@ class TextEngine:
         chat = self._template.conversation(
             messages, tools=tools, arguments=template_arguments, continue_last=continue_last
         )
-        return self._prompts.build(chat)
+        prompt = self._prompts.build(chat)
+        last = max(prompt.ids, default=0)
+        if last >= self.vocab:
+            raise _foreign_tokenizer(last, self.vocab)
+        return prompt
 
     def encode(self, text: str, *, markers: bool = False) -> tuple[int, ...]:
         """Ids of a plain prompt, with the BOS that the tokenizer prescribes.
@@ -247,6 +251,13 @@ def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:
 
 def _no_tokenizer() -> ModelError:
     return ModelError("This model has no tokenizer.", hint="Give it prompts as token ids.")
+
+
+def _foreign_tokenizer(id: int, vocab: int) -> ModelError:
+    return ModelError(
+        f"The model's tokenizer gives id {id}; its embedding has ids from 0 to {vocab - 1}.",
+        hint="Use the tokenizer that belongs to these weights.",
+    )
 
 
 def _end_tokens(configured: Sequence[int], tokenizer: Tokenizer | None, vocab: int) -> tuple[int, ...]:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import tokenizers
 
-from llmrs_cli.errors import LlmrsError, ModelError, RequestError
+from llmrs_cli.errors import LlmrsError, ModelError, RequestError, quoted
 from llmrs_cli.text.pieces import piece_rule
 
 MAX_TEXT = 16 * 1024 * 1024
@@ -44,6 +45,7 @@ class Tokenizer:
             tokens = self._full.get_added_tokens_decoder()
             added = {id: token for id, token in tokens.items() if token.content}
             rule = piece_rule(json.loads(self._full.decoder.__getstate__()) if self._full.decoder else None)
+            _check_ids(self._full.get_vocab())
         self._rule = rule
         self.strips_blank = rule.strips_blank
         self.markers: dict[str, int] = {token.content: id for id, token in added.items()}
@@ -77,10 +79,7 @@ class Tokenizer:
         """
         check_text(text)
         with _library_errors(_cannot_encode()):
-            if markers:
-                ids = tuple(_encode(self._full, text))
-            else:
-                ids = self._inert(self._plain, text)
+            ids = tuple(_encode(self._full, text)) if markers else self._inert(self._plain, text)
         return self._wrapped(ids) if bos else ids
 
     def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[tuple[int, ...]]:
@@ -227,6 +226,16 @@ def _without_prefix(plain: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
         replacement=pre.replacement, prepend_scheme="never", split=pre.split
     )
     return inner
+
+
+def _check_ids(vocab: Mapping[str, int]) -> None:
+    """ModelError if two entries have one id: either could be meant, so decoding would guess."""
+    if len(set(vocab.values())) < len(vocab):
+        id, _ = Counter(vocab.values()).most_common(1)[0]
+        first, second = [token for token, other in vocab.items() if other == id][:2]
+        raise ModelError(
+            f"The model's tokenizer.json gives id {id} to both {quoted(first)} and {quoted(second)}."
+        )
 
 
 def _prescribed(full: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -91,8 +91,8 @@ def test_prompt_ids_reach_to_the_last_row_of_the_embedding(opened: Opener) -> No
 def test_a_tokenizer_larger_than_the_embedding_is_refused_where_it_matters(opened: Opener) -> None:
     engine = opened(vocab=256, reply=("O", "K"), after=X, eos=None)
     assert text_and_end(ask(engine, engine.encode("x"), max_tokens=2)) == ("OK", "length", 2)
-    with pytest.raises(RequestError, match="303.*from 0 to 255"):
-        engine.start(engine.render([{"role": "user", "content": "x"}]).ids)
+    with pytest.raises(ModelError, match="303.*from 0 to 255"):
+        engine.render([{"role": "user", "content": "x"}])
 
 
 def test_an_empty_prompt_is_refused(opened: Opener) -> None:

@@ -145,6 +145,11 @@ def test_a_damaged_tokenizer_is_a_model_error(data: bytes) -> None:
         Tokenizer(data)
 
 
+def test_an_id_that_is_given_twice_is_refused_with_both_names() -> None:
+    with pytest.raises(ModelError, match="id 257 to both '(abc|de)' and '(abc|de)'"):
+        Tokenizer(edited(lambda content: content["model"]["vocab"].update(abc=257)))
+
+
 def test_an_unknown_decoder_is_named() -> None:
     data = edited(
         lambda content: content.update(decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})

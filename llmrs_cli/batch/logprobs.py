@@ -8,6 +8,9 @@ from typing import Any
 from llmrs_cli.batch.records import Shape
 from llmrs_cli.text.events import LogProb
 
+LEAST = -9999.0
+"""Stands for minus infinity, which JSON does not have; OpenAI's documents use the same number."""
+
 
 def logprobs_field(shape: Shape, logprobs: Sequence[LogProb]) -> Any:
     """The `logprobs` value of one choice."""
@@ -20,12 +23,23 @@ def logprobs_field(shape: Shape, logprobs: Sequence[LogProb]) -> Any:
 
 
 def _entry(score: LogProb) -> dict[str, Any]:
-    return {"token": score.text, "id": score.token, "logprob": score.logprob, "bytes": list(score.data)}
+    return {"token": score.text, "id": score.token, "logprob": _finite(score), "bytes": list(score.data)}
 
 
 def _completion(logprobs: Sequence[LogProb]) -> dict[str, Any]:
     return {
-        "tokens": [score.text for score in logprobs],
-        "token_logprobs": [score.logprob for score in logprobs],
-        "top_logprobs": [{other.text: other.logprob for other in score.top} for score in logprobs],
+        "tokens": [_name(score) for score in logprobs],
+        "token_logprobs": [_finite(score) for score in logprobs],
+        "top_logprobs": [{_name(other): _finite(other) for other in score.top} for score in logprobs],
     }
+
+
+def _finite(score: LogProb) -> float:
+    return max(score.logprob, LEAST)
+
+
+def _name(score: LogProb) -> str:
+    r"""The text, or `bytes:\xf0` for a piece of a character: a map must keep such pieces apart."""
+    if score.text.encode() == score.data:
+        return score.text
+    return "bytes:" + "".join(f"\\x{byte:02x}" for byte in score.data)

@@ -212,6 +212,22 @@ def test_a_longer_and_a_sibling_prompt_are_right_on_a_warm_cache(model: Model) -
     assert answer.cached == 2 * size
 
 
+def test_what_eviction_left_of_a_prefix_is_right(model: Model) -> None:
+    """Others take the pool's blocks one by one; the prompt comes back to fewer and fewer of its own."""
+    size, kept = model.block, []
+    prompt = prompt_of(4 * size + 1)
+    for others in range(9):
+        engine = model.engine(blocks=10)
+        run(engine, prompt)
+        if others:
+            run(engine, [299 - n % 290 for n in range(others * size)])
+        (again,) = run(engine, prompt)
+        assert_agrees(model, prompt, again)
+        kept.append(again.cached)
+    assert kept == sorted(kept, reverse=True)
+    assert kept[0] == 4 * size and kept[-1] <= size and len(set(kept)) > 2
+
+
 def test_the_answer_of_one_turn_is_a_right_prefix_for_the_next(model: Model) -> None:
     engine = model.engine(blocks=32)
     prompt = prompt_of(2 * model.block)

@@ -45,14 +45,16 @@ def bench_decode(
     q = random_bits(len(contexts) * heads * d, 1.0).reshape(-1, heads, d)
     out = cp.zeros((len(contexts), heads * d), cp.uint16)
     blocks = decode.grid_blocks(device.multiprocessors, d)
-    partials = cp.zeros((2 * blocks, heads // kv_heads * (d + 4)), cp.float32)
+    slots = decode.partial_slots(blocks, len(pages), kv_heads)
+    partials = cp.zeros((slots, heads // kv_heads * (d + 4)), cp.float32)
+    chunk = decode.chunk_pages(total, max(pages), blocks // kv_heads)
     arrivals = cp.zeros(len(contexts) * kv_heads, cp.int32)
     fixed = [
         ints(tables),
         ints(range(len(contexts))),
         ints(contexts),
         ints(np.arange(len(contexts) + 1)),
-        ints(cut),
+        ints([*cut, chunk]),
     ]
     us = chain_us(
         [

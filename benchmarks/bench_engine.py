@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -112,6 +113,31 @@ def serve(engine: Engine, work: Sequence[Request]) -> dict[str, Any]:
     return {"first": first, "seconds": time.perf_counter() - start, "tokens": tokens, "steps": steps}
 
 
+def host_times(engine: Engine) -> dict[str, float]:
+    """Median milliseconds of the recent steps: planning, launching, waiting, committing."""
+    recent = [timing for timing in engine.stats().recent if timing.tokens][-100:]
+    return {
+        part: round(statistics.median(getattr(timing, part) for timing in recent) * 1e3, 3)
+        for part in ("plan", "launch", "wait", "commit", "total")
+    }
+
+
+def graph_times(backend: CudaBackend) -> dict[str, float]:
+    """Milliseconds of one replay of each recorded body, by its key."""
+    times = {}
+    for key, (graph, _) in backend._graphs._graphs.items():
+        stream = cp.cuda.get_current_stream()
+        start, end = cp.cuda.Event(), cp.cuda.Event()
+        graph.launch(stream)
+        start.record(stream)
+        for _ in range(5):
+            graph.launch(stream)
+        end.record(stream)
+        end.synchronize()
+        times[str(key)] = round(cp.cuda.get_elapsed_time(start, end) / 5, 3)
+    return times
+
+
 def bench(name: str) -> dict[str, Any]:
     backend = CudaBackend(0)
     vocab = MODELS[name][6]
@@ -119,14 +145,15 @@ def bench(name: str) -> dict[str, Any]:
     out: dict[str, Any] = {"model": name}
 
     engine = make_engine(backend, model, name, 1, 2048)
-    for repeat in range(3):
+    for repeat in range(4):
         run = serve(engine, requests(1, 256, 128, vocab, f"a{repeat}"))
         out["single_ms_per_token"] = (run["seconds"] - run["first"]) / 127 * 1e3
         out["ttft_256_ms"] = run["first"] * 1e3
+    out["host_1"] = host_times(engine)
     for repeat in range(3):
         run = serve(engine, requests(1, 256, 128, vocab, f"s{repeat}", temperature=0.8, top_p=0.95))
         out["single_sampled_ms_per_token"] = (run["seconds"] - run["first"]) / 127 * 1e3
-    for repeat in range(3):
+    for repeat in range(4):
         out["ttft_1200_ms"] = serve(engine, requests(1, 1200, 2, vocab, f"b{repeat}"))["first"] * 1e3
     print(out, flush=True)
     for rows in (64, 256):
@@ -137,13 +164,13 @@ def bench(name: str) -> dict[str, Any]:
         out[f"throughput_{rows}_steps"] = run["steps"]
         run = serve(engine, requests(rows, 8, 128, vocab, f"d{rows}"))
         out[f"decode_{rows}_step_ms"] = (run["seconds"] - run["first"]) / 127 * 1e3
-        stats = engine.stats()
-        out[f"timing_{rows}"] = str(getattr(stats, "timing", ""))[:300]
+        out[f"host_{rows}"] = host_times(engine)
         print(out, flush=True)
     engine = make_engine(backend, model, name, 16, 2112)
     for repeat in range(2):
         run = serve(engine, requests(16, 2048, 1, vocab, f"e{repeat}"))
     out["prefill_tok_s"] = 16 * 2048 / run["seconds"]
+    out["graphs"] = graph_times(backend)
     print(out, flush=True)
     backend.close()
     return out

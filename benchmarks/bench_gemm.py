@@ -9,6 +9,7 @@ from pathlib import Path
 import cupy as cp
 
 from benchmarks.chain import chain_us, random_bits
+from benchmarks.sweep_linear_small import POOL, spread
 from llmrs_cli.kernels.gemm import Gemm
 
 SHAPES = {"qkv": (4608, 3584), "o": (3584, 3584), "gate_up": (37888, 3584), "down": (3584, 18944)}
@@ -16,11 +17,10 @@ SHAPES = {"qkv": (4608, 3584), "o": (3584, 3584), "gate_up": (37888, 3584), "dow
 
 def main() -> None:
     gemm = Gemm()
-    pool = random_bits(600_000_000)
+    pool = random_bits(POOL)
     records = []
     for name, (n, k) in SHAPES.items():
-        count = max(2, 300_000_000 // (n * k * 2) + 1)
-        weights = [pool[i * n * k : (i + 1) * n * k].reshape(n, k) for i in range(count)]
+        weights = spread(pool, n, k)
         for m in (1, 16, 32, 64, 128, 256, 512, 2048):
             x = random_bits(m * k, 1.0).reshape(m, k)
             wide = name in ("o", "down")

@@ -35,16 +35,22 @@ SHAPES = {
     "3B gate_up": (22016, 2048, "silu", True),
     "3B down": (2048, 11008, "add", False),
 }
-UNITS = ((8, 2, 3, 2), (8, 2, 4, 2), (16, 2, 2, 1), (4, 2, 4, 4), (8, 2, 4, 1))
+UNITS = ((8, 2, 6, 3), (8, 2, 4, 3), (8, 2, 10, 1), (16, 2, 3, 1), (16, 2, 5, 1), (4, 2, 6, 6))
+POOL = 6_000_000_000
+
+
+def spread(pool: Any, rows: int, k: int) -> list[Any]:
+    """Matrices all over the pool, as the layers of a model lie in memory: its pages exceed what a TLB holds."""
+    count = min(56, (pool.size - 16 * k) // (rows * k))
+    gap = (pool.size - 16 * k) // count // 8 * 8
+    return [pool[i * gap : i * gap + rows * k].reshape(rows, k) for i in range(count)]
 
 
 def run(device: CudaDevice, pool: Any, shape: tuple[int, int, str, bool], m: int, plan: SmallPlan) -> float:
     rows, k, epilogue, normed = shape
     normed = normed and m <= 8
     n = rows // 2 if epilogue == "silu" else rows
-    count = max(2, min(8, 300_000_000 // (rows * k * 2) + 1))
-    count = max(count, min(56, 300_000_000 // (rows * k * 2) + 1))
-    weights = [pool[i * rows * k : (i + 1) * rows * k].reshape(rows, k) for i in range(count)]
+    weights = spread(pool, rows, k)
     x = pool[-m * k :].reshape(m, k)
     residual = cp.random.standard_normal((m, k), dtype=cp.float32)
     norm = cp.ones(k, cp.float32)
@@ -60,8 +66,7 @@ def run(device: CudaDevice, pool: Any, shape: tuple[int, int, str, bool], m: int
 
 
 def read_ceiling(device: CudaDevice, pool: Any, rows: int, k: int) -> float:
-    count = max(2, min(56, 300_000_000 // (rows * k * 2) + 1))
-    weights = [pool[i * rows * k : (i + 1) * rows * k].reshape(rows, k) for i in range(count)]
+    weights = spread(pool, rows, k)
     best = 1e9
     for blocks in (device.multiprocessors, 2 * device.multiprocessors, 4 * device.multiprocessors):
         out = cp.zeros(blocks, cp.uint32)
@@ -75,7 +80,7 @@ def main() -> None:
     plans = [SmallPlan(1, 1, 0, *unit) for unit in UNITS]
     device.build([ls.unit(True, plan) for plan in plans])
     print(f"built in {time.time() - start:.1f} s", flush=True)
-    pool = random_bits(600_000_000)
+    pool = random_bits(POOL)
     records = []
     for name, shape in SHAPES.items():
         rows, k, epilogue, normed = shape
@@ -83,9 +88,7 @@ def main() -> None:
         print(f"{name}: read {ceiling:.2f} us {rows * k * 2 / ceiling / 1e6:.2f} TB/s", flush=True)
         for m in (1, 8, 16) if name.startswith("7B") else (1,):
             found = []
-            for unit, blocks, split, ahead in itertools.product(
-                UNITS, (1, 2, 3), (1, 2, 4, 8, 16), (0, 65536, 262144)
-            ):
+            for unit, blocks, split, ahead in itertools.product(UNITS, (1, 2), (1, 2, 4, 8, 16), (0, 65536)):
                 warps = unit[0]
                 if split > warps or k // 32 < 2 * split or (split < warps // 4):
                     continue

@@ -1,10 +1,11 @@
 // Paged attention of sequences with one query: memory-bound, so every block reads the same number of pages.
 //
-// The step's work is one line of pages: sequence by sequence, key head by key head, page by page. Block b takes
-// an equal stretch of it, which may end inside a (sequence, head) pair. A pair that lies in one block is written
-// out at once; of a divided pair each block leaves a partial result, and the block that arrives last merges them
-// in the order of the blocks. The query heads of a key head are the rows of an mma (up to 16). Of a page,
-// warp w handles tokens 16w … 16w + 15 through its own ring of copies, so warps meet only at the end of a pair.
+// The step's work is one line of pages: sequence by sequence, key head by key head, page by page. The pages of a
+// (sequence, head) pair are cut into chunks; block b takes the chunks that begin in its equal share of the line. A pair
+// of one chunk is written out at once; of a longer pair each chunk leaves a partial result, and the block that arrives
+// last merges them in order. The query heads of a key head are the rows of an mma (up to 16). Of a page, warp w handles
+// tokens 16w … 16w + 15 through its own ring of copies, so warps meet only at the end of a chunk. Pages that this step
+// does not write are copied before wait_for_previous().
 #include "attention.cuh"
 
 constexpr int WARPS = 4;
@@ -13,6 +14,7 @@ constexpr int TILE_BYTES = 16 * ROW_BYTES;        // 16 tokens of keys or of val
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;
 constexpr int D_TILES = HEAD_DIM / 8;
 constexpr int OUT_STRIDE = HEAD_DIM + 4;          // of the block's merge buffer: D sums, then max and mass
+constexpr int MAX_PARTS = 128;                    // chunks of a pair, at most
 constexpr int STEPS = HEAD_DIM / 16;
 constexpr bool QUERIES_SHARED = HEAD_DIM > 128;   // large heads leave no registers for the queries
 
@@ -24,17 +26,29 @@ struct Cursor {
 struct Line {
     const int* first_page;  // (S + 1,) pages of the decode sequences before each one
     int heads;              // Hkv
+    int sequences;
+    int chunk;              // pages
 
-    DEVICE int total(int sequences) const { return first_page[sequences] * heads; }
-    DEVICE Cursor at(int place, int sequences) const {
-        int low = 0, high = sequences;  // last sequence that starts at or before `place` and has pages
-        while (high - low > 1) {
-            const int middle = (low + high) / 2;
-            if (first_page[middle] * heads <= place) low = middle; else high = middle;
+    // Of the pair's page that `place` falls on; a warp searches together, 32 places a round.
+    DEVICE Cursor at(int place) const {
+        const int lane = threadIdx.x % 32;
+        int low = 0, span = sequences;  // last sequence that begins at or before `place`, in [low, low + span)
+        while (span > 1) {
+            const int stride = (span + 31) / 32, probe = lane * stride;
+            const bool before = probe < span && first_page[low + probe] * heads <= place;
+            const int last = __popc(__ballot_sync(FULL, before)) - 1;
+            low += last * stride;
+            span = min(stride, span - last * stride);
         }
-        const int pages = first_page[low + 1] - first_page[low];
-        const int rest = place - first_page[low] * heads;
+        const int pages = first_page[low + 1] - first_page[low], rest = place - first_page[low] * heads;
         return Cursor{low, rest / pages, rest % pages, pages};
+    }
+    // The first beginning of a chunk at or after `place`; beyond the line stays beyond.
+    DEVICE int snap(int place) const {
+        if (place >= first_page[sequences] * heads) return place;
+        const Cursor c = at(place);
+        const int ahead = (chunk - c.page % chunk) % chunk;
+        return place + min(ahead, c.pages - c.page);
     }
     DEVICE void next(Cursor& c) const {
         if (++c.page < c.pages) return;
@@ -46,6 +60,35 @@ struct Line {
     }
 };
 
+// out = Σ weight · part / Σ weight · mass over the parts of a pair; `weights` has room for parts · G floats.
+DEVICE void merge_parts(const float* parts, int count, int group, float* weights, HALF* out) {
+    const int lane = threadIdx.x % 32, size = group * OUT_STRIDE;
+    for (int row = threadIdx.x / 32; row < group; row += WARPS) {
+        const float* stats = parts + row * OUT_STRIDE + HEAD_DIM;
+        float peak = NEVER, sum = 0.0f;
+        for (int p = lane; p < count; p += 32) peak = fmaxf(peak, __ldcg(stats + i64(p) * size));
+        peak = warp_max(peak);
+        for (int p = lane; p < count; p += 32)
+            sum += exp2_fast(__ldcg(stats + i64(p) * size) - peak) * __ldcg(stats + i64(p) * size + 1);
+        sum = warp_sum(sum);
+        for (int p = lane; p < count; p += 32)
+            weights[p * group + row] = exp2_fast(__ldcg(stats + i64(p) * size) - peak) / sum;
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < group * HEAD_DIM / 4; i += WARPS * 32) {
+        const int row = i / (HEAD_DIM / 4), column = i % (HEAD_DIM / 4) * 4;
+        const float4* from = reinterpret_cast<const float4*>(parts + row * OUT_STRIDE + column);
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+        for (int p = 0; p < count; p++) {
+            const float4 v = __ldcg(from + i64(p) * size / 4);
+            const float w = weights[p * group + row];
+            sum.x += v.x * w, sum.y += v.y * w, sum.z += v.z * w, sum.w += v.w * w;
+        }
+        *reinterpret_cast<uint2*>(out + row * HEAD_DIM + column) = make_uint2(pack2(sum.x, sum.y), pack2(sum.z, sum.w));
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     const HALF* q,              // (T, Hq, D)
     const HALF* keys,           // (NB, Hkv, 64, D)
@@ -54,29 +97,32 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     const int* rows,            // (S,) row of each sequence
     const int* contexts,        // (S,) tokens, this step's included
     const int* query_start,     // (S + 1,)
-    const int* first_page,      // (S + 1,)
+    const int* first_page,      // (S + 2,) pages of the decode sequences before each one; then pages of a chunk
     HALF* out,                  // (T, Hq · D)
-    float* partials,            // (2 · blocks, G, D + 4)
+    float* partials,            // (blocks + S · Hkv + 1, G, D + 4)
     int* arrivals,              // (S · Hkv,) zero before and after
     float scale,                // on q · k, times log2 e
     int sequences, int table_width, int kv_heads, int group, int window) {
     extern __shared__ __align__(16) u8 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     u8* ring = shared + warp * STAGES * STAGE_BYTES;
-    float* merged = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);  // [G][OUT_STRIDE]
-    u8* queries = reinterpret_cast<u8*>(merged + group * OUT_STRIDE);  // [16][ROW_BYTES], if shared
+    float* merged = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);  // [G][OUT_STRIDE], later [parts][G]
+    u8* queries = reinterpret_cast<u8*>(merged + group * max(OUT_STRIDE, MAX_PARTS));  // [16][ROW_BYTES], if shared
     __shared__ int last_arrival;
 
     allow_next();
-    wait_for_previous();
-    const Line line{first_page, kv_heads};
-    const int total = line.total(sequences), blocks = min(total, gridDim.x);
-    if (blockIdx.x >= blocks) return;
-    auto start_of = [&](int block) { return int(i64(total) * block / blocks); };
-    const int begin = start_of(blockIdx.x), end = start_of(blockIdx.x + 1);
+    // What describes the step was complete before its first kernel began.
+    const Line line{first_page, kv_heads, sequences, first_page[sequences + 1]};
+    const int total = first_page[sequences] * kv_heads;
+    const int begin = line.snap(int(i64(total) * blockIdx.x / gridDim.x));
+    const int end = line.snap(int(i64(total) * (blockIdx.x + 1) / gridDim.x));
+    if (begin >= end) {
+        wait_for_previous();  // the kernels after this one count on it
+        return;
+    }
 
     // ---- copies ---------------------------------------------------------------------------------------
-    Cursor ahead = line.at(begin, sequences);
+    Cursor ahead = line.at(begin);
     int ahead_place = begin;
     int ahead_page = tables[i64(rows[ahead.sequence]) * table_width + ahead.page];
     auto fetch = [&](int stage) {
@@ -100,15 +146,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
         }
         copy_commit();
     };
-#pragma unroll
-    for (int s = 0; s < STAGES - 1; s++) fetch(s);
+    int fetched = 0;
+    while (fetched < STAGES - 1 && ahead_place < end && ahead.page < (contexts[ahead.sequence] - 1) / PAGE)
+        fetch(fetched++);
+    wait_for_previous();
+    while (fetched < STAGES - 1) fetch(fetched++);
 
-    // ---- one stretch of pages of one (sequence, head) pair after the other ------------------------------
-    Cursor here = line.at(begin, sequences);
+    // ---- one chunk after the other ------------------------------------------------------------------------
+    Cursor here = line.at(begin);
     int stage = 0;
     for (int place = begin; place < end;) {
         const int sequence = here.sequence, head = here.head, pages = here.pages, from = here.page;
-        const int upto = min(pages, from + end - place);
+        const int upto = min(pages, from + line.chunk), chunk_begin = place;
         const int context = contexts[sequence], token = query_start[sequence];
         const int oldest = window > 0 ? max(context - window, 0) : 0;
 
@@ -248,44 +297,28 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
             __syncthreads();
         }
 
-        // ---- whole pairs leave; partial ones wait for their other blocks ----------------------------------------
+        // ---- whole pairs leave; chunks wait for the others of their pair --------------------------------------
         HALF* result = out + (i64(token) * kv_heads + head) * group * HEAD_DIM;
-        const int items = group * HEAD_DIM;
-        if (from == 0 && upto == pages) {
-            for (int i = threadIdx.x; i < items; i += WARPS * 32) {
+        if (upto - from == pages) {
+            for (int i = threadIdx.x; i < group * HEAD_DIM; i += WARPS * 32) {
                 const float* row = merged + i / HEAD_DIM * OUT_STRIDE;
                 result[i] = to_half(row[i % HEAD_DIM] / row[HEAD_DIM + 1]);
             }
         } else {
-            const int pair_begin = first_page[sequence] * kv_heads + head * pages;
-            auto owner_of = [&](int at) { return int((i64(at + 1) * blocks - 1) / total); };
-            const int owner = owner_of(pair_begin), last = owner_of(pair_begin + pages - 1);
-            auto slot = [&](int b) {  // a block's first stretch lies in its slot 0, a later one in slot 1
-                return partials + i64(2 * b + (start_of(b) < pair_begin)) * group * OUT_STRIDE;
-            };
-            float* mine = slot(blockIdx.x);
-            for (int i = threadIdx.x; i < group * OUT_STRIDE; i += WARPS * 32) mine[i] = merged[i];
+            // Slots of one pair follow each other, and no two pairs share one.
+            const int pair = sequence * kv_heads + head, size = group * OUT_STRIDE;
+            float* mine = partials + i64(chunk_begin / line.chunk + pair) * size;
+            for (int i = threadIdx.x; i < size; i += WARPS * 32) mine[i] = merged[i];
             __threadfence();
             __syncthreads();
-            if (threadIdx.x == 0)
-                last_arrival = atomicAdd(&arrivals[sequence * kv_heads + head], 1) == last - owner;
+            const int parts = (pages + line.chunk - 1) / line.chunk;
+            if (threadIdx.x == 0) last_arrival = atomicAdd(&arrivals[pair], 1) == parts - 1;
             __syncthreads();
             if (last_arrival) {
                 __threadfence();
-                for (int i = threadIdx.x; i < items; i += WARPS * 32) {
-                    const int row = i / HEAD_DIM * OUT_STRIDE, column = i % HEAD_DIM;
-                    float peak = NEVER, sum = 0.0f, weight = 0.0f;
-                    for (int b = owner; b <= last; b++) {
-                        const float* part = slot(b) + row;
-                        const float m = __ldcg(part + HEAD_DIM), high = fmaxf(peak, m);
-                        const float keep = exp2_fast(peak - high), add = exp2_fast(m - high);
-                        sum = sum * keep + __ldcg(part + column) * add;
-                        weight = weight * keep + __ldcg(part + HEAD_DIM + 1) * add;
-                        peak = high;
-                    }
-                    result[i] = to_half(sum / weight);
-                }
-                if (threadIdx.x == 0) arrivals[sequence * kv_heads + head] = 0;
+                const float* first = mine - i64(from / line.chunk) * size;
+                merge_parts(first, parts, group, merged, result);
+                if (threadIdx.x == 0) arrivals[pair] = 0;
             }
         }
         __syncthreads();

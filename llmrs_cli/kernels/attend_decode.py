@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
 
 WARPS = 4
 MAX_GROUP = 16
+MIN_CHUNK = 2
+MAX_PARTS = 128
 EXTRA = 4
 """Floats of a partial row beside its D sums."""
 
@@ -25,12 +28,46 @@ def shared_bytes(head_dim: int, group: int) -> int:
     stages = 2 if head_dim > 128 else 3
     ring = WARPS * stages * 2 * 16 * (head_dim * 2 + 16)
     queries = 16 * (head_dim * 2 + 16) if head_dim > 128 else 0
-    return ring + group * (head_dim + EXTRA) * 4 + queries
+    return ring + group * max(head_dim + EXTRA, MAX_PARTS) * 4 + queries
+
+
+def chunk_pages(pages: int, longest: int, shares: int) -> int:
+    """Pages of a chunk, for `pages` of all sequences and at most `longest` of one.
+
+    `shares` blocks (of the grid, for each key head) get about one chunk each. At least 2 pages, since a
+    partial result costs about as much as one, and no more than MAX_PARTS chunks a sequence.
+    """
+    return max(ceil_div(pages, shares), MIN_CHUNK, ceil_div(longest, MAX_PARTS))
 
 
 def grid_blocks(multiprocessors: int, head_dim: int) -> int:
     """Blocks that fill the GPU once."""
     return multiprocessors * (1 if head_dim > 128 else 2)
+
+
+def partial_slots(blocks: int, sequences: int, kv_heads: int) -> int:
+    """Partial results that a launch may leave."""
+    return blocks + sequences * kv_heads + 1
+
+
+@cache
+def _kernel(bf16: bool, heads: int, d: int, sequences: int) -> Kernel:
+    params: tuple[Param, ...] = (
+        Buffer("q", "u16", ("T", "Hq", "D")),
+        Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("tables", "i32", ("rows", "MB")),
+        Buffer("rows", "i32", ("S",)),
+        Buffer("contexts", "i32", ("S",)),
+        Buffer("query_start", "i32", (sequences + 1,)),
+        Buffer("first_page", "i32", (sequences + 2,)),
+        Buffer("out", "u16", ("T", heads * d)),
+        Buffer("partials", "f32", ("blocks", "scratch")),
+        Buffer("arrivals", "i32", ("pairs",)),
+        Scalar("scale", "f32"),
+        *(Scalar(name, "i32") for name in ("sequences", "table_width", "kv_heads", "group", "window")),
+    )
+    return Kernel(unit(bf16, d), "attend_decode", params)
 
 
 def attend_decode(
@@ -54,9 +91,10 @@ def attend_decode(
 ) -> None:
     """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
 
-    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start and
-    first_page (S + 1,), out (T, Hq·D). `partials` (2·blocks, ≥ G·(D + 4)) float32 is scratch; `arrivals`
-    (≥ S·Hkv,) int32 holds zeros before and after. window 0: none.
+    q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start
+    (S + 1,), first_page (S + 2,): pages before each sequence, then `chunk_pages`; out (T, Hq·D). `partials`
+    (`partial_slots`, G·(D + 4)) float32 is scratch; `arrivals` (≥ S·Hkv,) int32 holds zeros before and
+    after. window 0: none. The arrays that describe the step must be complete before the step's first kernel.
     """
     _, heads, d = q.shape
     sequences, width = rows.size, tables.shape[1]
@@ -64,23 +102,10 @@ def attend_decode(
     group = heads // kv_heads
     if group > MAX_GROUP or d % 16 or d > 256:
         raise EngineFault(f"attend_decode cannot serve {group} query heads a key head of size {d}.")
-    params: tuple[Param, ...] = (
-        Buffer("q", "u16", ("T", "Hq", "D")),
-        Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("tables", "i32", ("rows", "MB")),
-        Buffer("rows", "i32", ("S",)),
-        Buffer("contexts", "i32", ("S",)),
-        Buffer("query_start", "i32", (sequences + 1,)),
-        Buffer("first_page", "i32", (sequences + 1,)),
-        Buffer("out", "u16", ("T", heads * d)),
-        Buffer("partials", "f32", ("blocks", "scratch")),
-        Buffer("arrivals", "i32", ("pairs",)),
-        Scalar("scale", "f32"),
-        *(Scalar(name, "i32") for name in ("sequences", "table_width", "kv_heads", "group", "window")),
-    )
-    assert partials.size >= 2 * blocks * group * (d + EXTRA) and arrivals.size >= sequences * kv_heads
-    Kernel(unit(bf16, d), "attend_decode", params).launch(
+    assert len(partials) >= partial_slots(blocks, sequences, kv_heads)
+    assert partials.shape[1] == group * (d + EXTRA)
+    assert arrivals.size >= sequences * kv_heads
+    _kernel(bf16, heads, d, sequences).launch(
         device,
         Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group)),
         q, keys, values, tables, rows, contexts, query_start, first_page, out, partials, arrivals,

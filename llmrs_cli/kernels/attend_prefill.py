@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
@@ -42,6 +43,24 @@ def shared_bytes(head_dim: int, shape: PrefillShape) -> int:
     return row * (4 * 64 + (shape.queries if head_dim > 128 else 0))
 
 
+@cache
+def _kernel(bf16: bool, heads: int, d: int, sequences: int, shape: PrefillShape) -> Kernel:
+    params: tuple[Param, ...] = (
+        Buffer("q", "u16", ("T", "Hq", "D")),
+        Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("tables", "i32", ("rows", "MB")),
+        Buffer("rows", "i32", ("S",)),
+        Buffer("contexts", "i32", ("S",)),
+        Buffer("query_start", "i32", (sequences + 1,)),
+        Buffer("first_tile", "i32", (sequences + 1,)),
+        Buffer("out", "u16", ("T", heads * d)),
+        Scalar("scale", "f32"),
+        *(Scalar(name, "i32") for name in ("sequences", "table_width", "heads", "kv_heads", "window")),
+    )
+    return Kernel(unit(bf16, d, shape), "attend_prefill", params)
+
+
 def attend_prefill(
     device: Device,
     bf16: bool,
@@ -70,20 +89,7 @@ def attend_prefill(
     shape = shape or shape_for(d)
     if d % 16 or d > 256:
         raise EngineFault(f"attend_prefill cannot serve heads of size {d}.")
-    params: tuple[Param, ...] = (
-        Buffer("q", "u16", ("T", "Hq", "D")),
-        Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("tables", "i32", ("rows", "MB")),
-        Buffer("rows", "i32", ("S",)),
-        Buffer("contexts", "i32", ("S",)),
-        Buffer("query_start", "i32", (sequences + 1,)),
-        Buffer("first_tile", "i32", (sequences + 1,)),
-        Buffer("out", "u16", ("T", heads * d)),
-        Scalar("scale", "f32"),
-        *(Scalar(name, "i32") for name in ("sequences", "table_width", "heads", "kv_heads", "window")),
-    )
-    Kernel(unit(bf16, d, shape), "attend_prefill", params).launch(
+    _kernel(bf16, heads, d, sequences, shape).launch(
         device,
         Shape((heads, tiles, 1), (shape.warps * 32, 1, 1), shared_bytes(d, shape)),
         q, keys, values, tables, rows, contexts, query_start, first_tile, out,

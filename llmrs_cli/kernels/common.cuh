@@ -20,6 +20,10 @@ typedef u16 HALF;
 
 constexpr u32 FULL = 0xffffffffu;
 
+// float16 has no room for massive activations: what a norm has not yet scaled down and what a gate multiplied is
+// stored divided by 16, and the product that reads it multiplies by 16.
+constexpr float HEADROOM = BF16 ? 1.0f : 1.0f / 16;
+
 // ---- 16-bit values ----------------------------------------------------------------------------------
 
 DEVICE float to_float(HALF bits) {

@@ -17,9 +17,12 @@ _PARAMS = (
 )
 
 
+_KERNEL = Kernel(UNIT, "count_tokens", _PARAMS)
+
+
 def count_tokens(device: Device, starts: Any, pool: Any, counts: Any) -> None:
     """Count anew for each of `starts` (N, 3): row, tokens known, tokens of the prompt. W is even."""
-    Kernel(UNIT, "count_tokens", _PARAMS).launch(
+    _KERNEL.launch(
         device,
         Shape((starts.shape[0], 1, 1), (1024, 1, 1)),
         starts, pool, counts, pool.shape[1], counts.shape[1] // 2,

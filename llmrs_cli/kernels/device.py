@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.launch import Shape
+from llmrs_cli.kernels.launch import Kernel, Shape
 from llmrs_cli.kernels.loader import CubinCache, Loader, Unit, arch_for
 
 DEFAULT_SHARED = 48 * 1024
@@ -37,8 +37,8 @@ class CudaDevice:
         self.loader = Loader(arch_for(properties["major"], properties["minor"]), cache)
         self._early = properties["major"] >= 9
         self._modules: dict[Unit, Any] = {}
-        self._functions: dict[tuple[Unit, str], tuple[int, list[int]]] = {}
-        self._config = driver.CUlaunchConfig()
+        self._functions: dict[Kernel, _Function] = {}
+        self._configs: dict[tuple[Shape, int], Any] = {}
         self._attribute = driver.CUlaunchAttribute()
         self._attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
         self._attribute.value.programmaticStreamSerializationAllowed = 1
@@ -49,15 +49,6 @@ class CudaDevice:
         for unit in units:
             self._module(unit)
 
-    def function(self, unit: Unit, name: str) -> tuple[int, list[int]]:
-        """A driver handle, and the dynamic shared memory that it may use so far (in a one-item list)."""
-        known = self._functions.get((unit, name))
-        if known is None:
-            handle = self._module(unit).get_function(name)
-            known = (handle.ptr, [DEFAULT_SHARED])
-            self._functions[unit, name] = known
-        return known
-
     def _module(self, unit: Unit) -> Any:
         if unit not in self._modules:
             module = self._cupy.cuda.function.Module()
@@ -65,24 +56,34 @@ class CudaDevice:
             self._modules[unit] = module
         return self._modules[unit]
 
-    def launch(self, function: tuple[int, list[int]], shape: Shape, slots: Sequence[bytes]) -> None:
+    def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
         """Enqueue on CuPy's current stream; raises EngineFault with the driver's word for a failure."""
-        handle, allowed = function
-        if shape.shared > allowed[0]:
-            self._allow_shared(handle, shape.shared)
-            allowed[0] = shape.shared
-        config = self._config
+        function = self._functions.get(kernel)
+        if function is None:
+            function = self._functions[kernel] = _Function(
+                self._module(kernel.unit).get_function(kernel.name), len(kernel.params)
+            )
+        if shape.shared > function.shared:
+            self._allow_shared(function.handle.ptr, shape.shared)
+            function.shared = shape.shared
+        stream = self._cupy.cuda.get_current_stream().ptr
+        config = self._configs.get((shape, stream))
+        if config is None:
+            config = self._configs[shape, stream] = self._config(shape, stream)
+        ctypes.memmove(function.slots, slots, len(slots))
+        (status,) = self._driver.cuLaunchKernelEx(config, function.handle.ptr, function.pointers_at, 0)
+        if int(status):
+            raise EngineFault(f"A kernel could not be launched ({status.name}).")
+
+    def _config(self, shape: Shape, stream: int) -> Any:
+        config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
         config.sharedMemBytes = shape.shared
-        config.hStream = self._cupy.cuda.get_current_stream().ptr
+        config.hStream = stream
         config.attrs = [self._attribute] if self._early else []
         config.numAttrs = 1 if self._early else 0
-        pointers, keep = _parameters(slots)
-        (status,) = self._driver.cuLaunchKernelEx(config, handle, ctypes.addressof(pointers), 0)
-        del keep
-        if int(status):
-            raise EngineFault(f"A kernel could not be launched ({status.name}).")
+        return config
 
     def synchronise(self) -> None:
         """Wait for everything enqueued on this GPU, on any stream."""
@@ -95,8 +96,14 @@ class CudaDevice:
             raise EngineFault(f"This GPU cannot give a kernel {size} bytes of shared memory ({status.name}).")
 
 
-def _parameters(slots: Sequence[bytes]) -> tuple[Any, Any]:
-    """The array of pointers that the driver reads, and the memory that it points into."""
-    memory = (ctypes.c_uint64 * len(slots))(*(int.from_bytes(slot, "little") for slot in slots))
-    base = ctypes.addressof(memory)
-    return (ctypes.c_void_p * len(slots))(*(base + 8 * i for i in range(len(slots)))), memory
+class _Function:
+    """A loaded kernel with the memory through which its parameters pass; the driver copies them at a launch."""
+
+    def __init__(self, handle: Any, count: int) -> None:
+        self.handle = handle
+        self.shared = DEFAULT_SHARED
+        """Dynamic shared memory that it may use so far."""
+        self.slots = (ctypes.c_uint64 * count)()
+        base = ctypes.addressof(self.slots)
+        self._pointers = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
+        self.pointers_at = ctypes.addressof(self._pointers)

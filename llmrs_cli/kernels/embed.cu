@@ -6,8 +6,9 @@ extern "C" __global__ void __launch_bounds__(256) embed(
     const int* ids,     // (T,)
     float* out,         // (T, C)
     int c) {            // a multiple of 8
-    allow_next();
+    // The first kernel of a step: those after it may read what describes the step before they wait.
     wait_for_previous();
+    allow_next();
     const HALF* row = table + i64(ids[blockIdx.x]) * c;
     for (int i = threadIdx.x * 8; i < c; i += 256 * 8) {
         const uint4 v = load_uint4(row + i);

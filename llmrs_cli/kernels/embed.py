@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape
@@ -20,8 +21,12 @@ def unit(bf16: bool) -> Unit:
     return Unit("embed", (("BF16", int(bf16)),))
 
 
+@cache
+def _kernel(bf16: bool) -> Kernel:
+    return Kernel(unit(bf16), "embed", _PARAMS)
+
+
 def embed(device: Device, bf16: bool, table: Any, ids: Any, out: Any) -> None:
     """out[t] = table[ids[t]]: table (V, C) 16-bit, ids (T,), out (T, C) float32; C a multiple of 8."""
     tokens, c = out.shape
-    kernel = Kernel(unit(bf16), "embed", _PARAMS)
-    kernel.launch(device, Shape((tokens, 1, 1), (256, 1, 1)), table, ids, out, c)
+    _kernel(bf16).launch(device, Shape((tokens, 1, 1), (256, 1, 1)), table, ids, out, c)

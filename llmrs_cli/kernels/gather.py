@@ -21,6 +21,9 @@ _PARAMS: tuple[Param, ...] = (
 )
 
 
+_KERNEL = Kernel(UNIT, "gather", _PARAMS)
+
+
 def gather(
     device: Device,
     pool: Any,
@@ -35,7 +38,7 @@ def gather(
     """Fill ids and slots (T,) from rows and positions (T,), and targets (S,) from scored (S,)."""
     tokens, scores = ids.size, scored.size
     grid = ceil_div(max(tokens, scores), 256)
-    Kernel(UNIT, "gather", _PARAMS).launch(
+    _KERNEL.launch(
         device,
         Shape((grid, 1, 1), (256, 1, 1)),
         pool, tables, rows, positions, ids, slots, scored, targets, tokens, scores, pool.shape[1], tables.shape[1],

@@ -71,9 +71,16 @@ class Gemm:
         self._one, self._zero = np.ones(1, np.float32), np.zeros(1, np.float32)
 
     def __call__(
-        self, bf16: bool, x: Any, weight: Any, out: Any, bias: Any = None, accumulate: bool = False
+        self,
+        bf16: bool,
+        x: Any,
+        weight: Any,
+        out: Any,
+        bias: Any = None,
+        accumulate: bool = False,
+        alpha: float = 1.0,
     ) -> None:
-        """out = x · Wᵀ (+ bias) (+ out): x (M, K) and weight (N, K) 16-bit, out (M, N) 16-bit or float32.
+        """out = alpha · x · Wᵀ (+ bias) (+ out): x (M, K) and weight (N, K) 16-bit, out (M, N) 16-bit or float32.
 
         bias (N,) has the type of `out`. Enqueued on CuPy's current stream.
         """
@@ -84,16 +91,19 @@ class Gemm:
         if choice is None:
             choice = self._choose(problem, x, weight, bias)
             self._choices[problem] = choice
-        self._run(problem, choice, x, weight, out, bias)
+        self._run(problem, choice, x, weight, out, bias, alpha)
 
-    def _run(self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any) -> None:
+    def _run(
+        self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any, alpha: float = 1.0
+    ) -> None:
         import cupy
 
         if bias is not None:
             self._set(choice.operation, self._lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr, np.uint64)
         beta = self._one if problem.accumulate else self._zero
+        factor = self._one if alpha == 1 else np.array([alpha], np.float32)
         self._lt.matmul(
-            self._handle, choice.operation, self._one.ctypes.data, weight.data.ptr, choice.weight, x.data.ptr,
+            self._handle, choice.operation, factor.ctypes.data, weight.data.ptr, choice.weight, x.data.ptr,
             choice.x, beta.ctypes.data, out.data.ptr, choice.out, out.data.ptr, choice.out,
             choice.algorithm.ctypes.data, self._workspace.data.ptr, WORKSPACE,
             cupy.cuda.get_current_stream().ptr,

@@ -13,13 +13,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.loader import Unit
 
 Dims = tuple[int, int, int]
-_ITEM = {"i8": "int8", "u8": "uint8", "u16": "uint16", "i32": "int32", "u32": "uint32", "i64": "int64"}
-_ITEM |= {"u64": "uint64", "f32": "float32"}
-_PACK = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}
+_DTYPE = {kind: np.dtype(kind[0] + str(int(kind[1:]) // 8)) for kind in ("u16", "i32", "u32", "f32")}
+_CODE = {"i32": "i4x", "u32": "I4x", "i64": "q", "u64": "Q", "f32": "f4x"}
+"""Each parameter takes 8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +60,60 @@ class Shape:
 class Device(Protocol):
     """What runs kernels: `device.CudaDevice`, or a recorder in tests."""
 
-    def function(self, unit: Unit, name: str) -> Any:
-        """Handle of a kernel; compiles and loads its unit on first use."""
-
-    def launch(self, function: Any, shape: Shape, slots: Sequence[bytes]) -> None:
-        """Enqueue on the current stream. `slots` are the parameters' bytes, in order."""
+    def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
+        """Enqueue on the current stream. `slots` holds the parameters in order, 8 bytes each."""
 
 
-@dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel of one unit with its declared parameters."""
+    """A kernel of one unit with its declared parameters. Made once and kept: launches find it by identity."""
 
-    unit: Unit
-    name: str
-    params: tuple[Param, ...]
+    def __init__(self, unit: Unit, name: str, params: tuple[Param, ...]) -> None:
+        self.unit = unit
+        self.name = name
+        self.params = params
+        codes = (_CODE["u64" if isinstance(param, Buffer) else param.kind] for param in params)
+        self._packer = struct.Struct("<" + "".join(codes))
 
     def launch(self, device: Device, shape: Shape, *values: Any) -> None:
         """Check `values` against the parameters and enqueue; raises EngineFault naming what is wrong."""
         if len(values) != len(self.params):
             raise EngineFault(f"Kernel {self.name} takes {len(self.params)} parameters, not {len(values)}.")
         sizes: dict[str, int] = {}
-        slots = [self._slot(param, value, sizes) for param, value in zip(self.params, values, strict=True)]
+        plain = [
+            self._address(param, value, sizes) if isinstance(param, Buffer) else value
+            for param, value in zip(self.params, values, strict=True)
+        ]
+        try:
+            slots = self._packer.pack(*plain)
+        except struct.error as error:
+            raise EngineFault(f"Kernel {self.name}: {self._unpackable(plain)}.") from error
         if min(shape.grid) > 0:
-            device.launch(device.function(self.unit, self.name), shape, slots)
+            device.launch(self, shape, slots)
 
-    def _slot(self, param: Param, value: Any, sizes: dict[str, int]) -> bytes:
-        if isinstance(param, Scalar):
-            return self._packed(param, value)
+    def _address(self, param: Buffer, value: Any, sizes: dict[str, int]) -> int:
         if value is None:
             if not param.optional:
                 raise EngineFault(f"Kernel {self.name}: {param.name} is missing.")
-            return bytes(8)
+            return 0
         self._check(param, value, sizes)
-        return struct.pack("Q", value.data.ptr)
+        return int(value.data.ptr)
 
-    def _packed(self, param: Scalar, value: Any) -> bytes:
-        try:
-            return struct.pack(_PACK[param.kind], value)
-        except struct.error as error:
-            raise EngineFault(f"Kernel {self.name}: {param.name} does not fit {param.kind}.") from error
+    def _unpackable(self, values: list[Any]) -> str:
+        """Which scalar does not fit its type."""
+        for param, value in zip(self.params, values, strict=True):
+            try:
+                struct.pack(_CODE["u64" if isinstance(param, Buffer) else param.kind], value)
+            except struct.error:
+                return f"{param.name} does not fit {param.kind}"
+        raise AssertionError("every value fits by itself")
 
     def _check(self, param: Buffer, array: Any, sizes: dict[str, int]) -> None:
         def refuse(found: str) -> None:
             wanted = f"{param.kind}({', '.join(map(str, param.dims))})"
             raise EngineFault(f"Kernel {self.name}: {param.name} must be {wanted}, not {found}.")
 
-        if array.dtype.name != _ITEM[param.kind]:
-            refuse(array.dtype.name)
+        if array.dtype != _DTYPE[param.kind]:
+            refuse(str(array.dtype))
         if array.ndim != len(param.dims) or not self._bound(param, array.shape, sizes):
             refuse(f"shape {tuple(array.shape)}" + _known(param, sizes))
         if not array.flags.c_contiguous:
@@ -113,10 +122,10 @@ class Kernel:
     @staticmethod
     def _bound(param: Buffer, shape: Sequence[int], sizes: dict[str, int]) -> bool:
         """Whether `shape` agrees with the dims so far; binds letters that are new."""
-        return all(
-            size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
-            for dim, size in zip(param.dims, shape, strict=True)
-        )
+        for dim, size in zip(param.dims, shape, strict=True):
+            if size != (dim if type(dim) is int else sizes.setdefault(dim, size)):  # type: ignore[arg-type]
+                return False
+        return True
 
 
 def _known(param: Buffer, sizes: Mapping[str, int]) -> str:

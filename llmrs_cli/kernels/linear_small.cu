@@ -1,14 +1,15 @@
 // y = x · Wᵀ for few tokens (M ≤ 8 · NT): one pass over W at memory speed.
 //
 // A block owns a contiguous, balanced range of W's rows, so every multiprocessor reads the same number of bytes
-// whatever N is. WK warps split K, the others split the rows. W feeds tensor cores straight from global memory:
-// a lane's 16-byte load holds 8 consecutive k of one row; taking its four pairs as the k fragments of two mma
-// steps permutes k alike in W and x, which a sum over k does not notice. DEPTH such steps are always in flight.
-// The first of them are issued before wait_for_previous(): weights do not depend on the kernel before.
+// whatever N is. WK warps split K, the others split the rows. A lane's 16-byte copy holds 8 consecutive k of one row;
+// taking its four pairs as the k fragments of two mma steps permutes k alike in W and x, which a sum over k does not
+// notice. So a lane consumes what it copied itself, and its ring of copies in shared memory needs no barrier. STEPS_AHEAD
+// steps are in flight, the first of them before wait_for_previous(): weights do not depend on the kernel before. The
+// ring leaves half of the shared memory to the next kernel.
 //
 // Prologue  plain: x (M, K) 16-bit.   norm: residual (M, K) float32, RMS norm into shared memory (M ≤ 8).
 // Epilogue  store: 16-bit y (M, N), + bias.   add: residual (M, N) float32 += y + bias.
-//           silu: W is gate over up (2F, K), y (M, F) = silu(gate) · up.   logits: float32 y (M, N).
+//           silu: W is gate over up (2F, K), y (M, F) = silu(gate) · up · HEADROOM.   logits: float32 y (M, N).
 #include "mma.cuh"
 
 #ifndef WARPS
@@ -18,10 +19,10 @@
 #define TILES 2
 #endif
 #ifndef STEPS_AHEAD
-#define STEPS_AHEAD 3
+#define STEPS_AHEAD 6
 #endif
 #ifndef RESIDENT
-#define RESIDENT 2
+#define RESIDENT 3
 #endif
 
 constexpr int ROWS = 16 * TILES;      // rows of W in one pass of a warp
@@ -35,15 +36,13 @@ struct Problem {
     const int* rows;         // (M,) rows of `residual` to take, or null: 0 … M - 1
     const float* norm;       // (K,), norm prologue
     float eps;
+    float alpha;             // on x · Wᵀ
     const float* bias;       // (N,) or null; for SILU (2F,)
     void* out;               // (M, N) 16-bit or float32; for SILU (M, F)
     int m, n, k;             // for SILU n = F
     int split;               // WK: warps of a block along K, a divisor of WARPS
     int ahead;               // bytes of W that a block asks L2 for before it waits
 };
-
-// float16 has no room for what a norm has not yet scaled down.
-constexpr float HEADROOM = BF16 ? 1.0f : 1.0f / 16;
 
 // The M residual rows times the norm's weights into shared memory, 16-bit, `stride` elements a row. The factor
 // 1 / rms of a token commutes with the product, so nobody waits for its sum: it goes to `factors` (M,), which is
@@ -107,7 +106,7 @@ DEVICE void write_out(const Problem& p, int token, int row, float value, float u
     const i64 at = i64(token) * p.n + row;
     if constexpr (E == SILU) {
         if (p.bias) { value += p.bias[row]; up += p.bias[p.n + row]; }
-        static_cast<HALF*>(p.out)[at] = to_half(value / (1.0f + __expf(-value)) * up);
+        static_cast<HALF*>(p.out)[at] = to_half(value / (1.0f + __expf(-value)) * up * HEADROOM);
     } else {
         if (p.bias) value += p.bias[row];
         if constexpr (E == STORE) static_cast<HALF*>(p.out)[at] = to_half(value);
@@ -118,16 +117,19 @@ DEVICE void write_out(const Problem& p, int token, int row, float value, float u
 
 template <int NT, bool NORM, Epilogue E>
 DEVICE void linear(const Problem& p) {
-    constexpr int DEPTH = NT == 1 ? STEPS_AHEAD : STEPS_AHEAD > 2 ? STEPS_AHEAD - 1 : 2;
     extern __shared__ __align__(16) float shared[];
+    const int x_bytes = NORM ? 0 : p.m * 64;                   // of one step in the ring: tokens' 32 values of k
+    const int slot_bytes = TILES * 1024 + x_bytes;
     float* partial = shared;                                   // [WARPS][8·NT][ROW_STRIDE]
-    float* scratch = partial + WARPS * 8 * NT * ROW_STRIDE;    // norm only: [8][WARPS] sums, [8] factors
-    float* factors = scratch + 8 * WARPS;
-    HALF* normed = reinterpret_cast<HALF*>(factors + 8);       // [M][K + 32]
-    const int x_stride = NORM ? (p.k + 63) / 64 * 64 + 32 : p.k;
+    u8* rings = reinterpret_cast<u8*>(partial + WARPS * 8 * NT * ROW_STRIDE);  // [WARPS][STEPS_AHEAD][slot]
+    float* scratch = reinterpret_cast<float*>(rings + WARPS * STEPS_AHEAD * slot_bytes);  // norm only: [8][WARPS] sums,
+    float* factors = scratch + 8 * WARPS;                      // [8] factors,
+    HALF* normed = reinterpret_cast<HALF*>(factors + 8);       // [M][K + 32] values
+    const int x_stride = (p.k + 63) / 64 * 64 + 32;            // of `normed`
 
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
     const int wk = warp % p.split, wr = warp / p.split, groups = WARPS / p.split;
+    u8* ring = rings + warp * STEPS_AHEAD * slot_bytes;
 
     // Rows of this block, evenly over its passes; a pass of SILU is half gate, half up.
     constexpr int PER_PASS = E == SILU ? ROWS / 2 : ROWS;
@@ -136,29 +138,39 @@ DEVICE void linear(const Problem& p) {
     const int per = (end - begin + turns * groups - 1) / max(turns * groups, 1);
     const int all = (p.k + 31) / 32;
     const int first = all * wk / p.split, steps = all * (wk + 1) / p.split - first;
-    const int rounds = (steps + DEPTH - 1) / DEPTH;
+    const int total = turns * steps;
 
-    // The loads run ahead of the products, with their own place: step `load_step` of rows `load_row`.
-    uint4 low[DEPTH][TILES], high[DEPTH][TILES];  // rows g and g + 8 of each tile
+    // The copies run ahead of the products, with their own place: step `load_step` of rows `load_row`.
     // Offsets are 32-bit elements: the launcher refuses larger matrices.
     const u32 eight = 8 * p.k, half = E == SILU ? u32(p.n) * p.k : 0;
     u32 offset = u32(begin + wr * per + g) * p.k + first * 32 + c * 8;
-    int load_step = 0, load_row = begin + wr * per;
-    auto fetch = [&](int slot) {
-        const bool inside = load_step < steps && (first + load_step) * 32 + c * 8 < p.k;
+    int load_step = 0, load_row = begin + wr * per, loaded = 0;
+    auto copy_weights = [&](int slot) {
+        const bool inside = loaded < total && (first + load_step) * 32 + c * 8 < p.k;
         const int live = inside ? min(per, end - load_row) - g : 0;
+        const u32 to = shared_address(ring) + slot * slot_bytes + lane * 16;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
             const int r = (E == SILU ? t % (TILES / 2) : t) * 16;
             const u32 at = offset + r / 8 * eight + (t >= TILES / 2 ? half : 0);
-            low[slot][t] = high[slot][t] = make_uint4(0, 0, 0, 0);
-            if (r < live) low[slot][t] = load_stream(p.weight + at);
-            if (r + 8 < live) high[slot][t] = load_stream(p.weight + (at + eight));
+            copy_async(to + t * 1024, p.weight + at, r < live);
+            copy_async(to + t * 1024 + 512, p.weight + (at + eight), r + 8 < live);
         }
-        offset += 32;
-        if (++load_step == rounds * DEPTH) {
+        offset += 32, loaded++;
+        if (++load_step == steps) {
             load_step = 0, load_row += groups * per;
-            offset += u32(groups * per) * p.k - rounds * DEPTH * 32;
+            offset += u32(groups * per) * p.k - steps * 32;
+        }
+    };
+    int x_step = 0;  // the same for x, which only the plain prologue copies
+    auto copy_x = [&](int slot) {
+        if constexpr (!NORM) {
+            const int k = (first + x_step) * 32 + c * 8;
+            const u32 to = shared_address(ring) + slot * slot_bytes + TILES * 1024 + lane * 16;
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+                if (n * 8 + g < p.m) copy_async(to + n * 512, p.x + i64(n * 8 + g) * p.k + k, k < p.k);
+            if (++x_step == steps) x_step = 0;
         }
     };
 
@@ -166,6 +178,10 @@ DEVICE void linear(const Problem& p) {
     if constexpr (NORM)
         for (int k = threadIdx.x * 32; k < p.k; k += WARPS * 1024)
             asm volatile("prefetch.global.L2 [%0];" :: "l"(p.norm + k));
+    for (int s = 0; s < STEPS_AHEAD; s++) {
+        copy_weights(s);
+        copy_commit();
+    }
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0 && p.ahead > 0) {
         const i64 bytes = min(i64(p.ahead), i64(end - begin) * p.k * 2) / 16 * 16;
@@ -175,11 +191,12 @@ DEVICE void linear(const Problem& p) {
             asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from + i64(p.n) * p.k), "r"(int(bytes)));
     }
 #endif
-#pragma unroll
-    for (int d = 0; d < DEPTH; d++) fetch(d);
     wait_for_previous();
+    for (int s = 0; s < STEPS_AHEAD; s++) {
+        copy_x(s);
+        copy_commit();
+    }
     if constexpr (NORM) norm_rows<8 * NT>(p, normed, x_stride, scratch, factors);
-    const HALF* x = NORM ? normed : p.x;
 
     float sum[TILES][NT][4];
     auto clear = [&]() {
@@ -189,15 +206,18 @@ DEVICE void linear(const Problem& p) {
             for (int n = 0; n < NT; n++) sum[t][n][0] = sum[t][n][1] = sum[t][n][2] = sum[t][n][3] = 0.0f;
     };
     auto step = [&](int slot, int k) {
+        const u8* held = ring + slot * slot_bytes + lane * 16;
         uint4 xs[NT];
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             const int token = n * 8 + g;
-            xs[n] = token < p.m && k < p.k ? load_uint4(x + i64(token) * x_stride + k) : make_uint4(0, 0, 0, 0);
+            const void* from = NORM ? static_cast<const void*>(normed + token * x_stride + k)
+                                    : static_cast<const void*>(held + TILES * 1024 + n * 512);
+            xs[n] = token < p.m && k < p.k ? load_uint4(from) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            const uint4 a = low[slot][t], b = high[slot][t];
+            const uint4 a = load_uint4(held + t * 1024), b = load_uint4(held + t * 1024 + 512);
 #pragma unroll
             for (int n = 0; n < NT; n++) {
                 mma(sum[t][n], a.x, b.x, a.y, b.y, xs[n].x, xs[n].y);
@@ -227,34 +247,36 @@ DEVICE void linear(const Problem& p) {
                 value += from[0];
                 if constexpr (E == SILU) up += from[PER_PASS];
             }
-            if constexpr (NORM) value *= factors[token], up *= factors[token];
+            const float factor = NORM ? factors[token] : p.alpha;
+            value *= factor, up *= factor;
             write_out<E>(p, token, row + r, value, up);
         }
         __syncthreads();
     };
 
-    int row = begin + wr * per;
+    int row = begin + wr * per, slot = 0;
 #pragma unroll 1
     for (int turn = 0; turn < turns; turn++, row += groups * per) {
         clear();
 #pragma unroll 1
-        for (int i = 0; i < rounds; i++) {
-#pragma unroll
-            for (int d = 0; d < DEPTH; d++) {
-                const int at = i * DEPTH + d;
-                step(d, at < steps ? (first + at) * 32 + c * 8 : p.k);
-                fetch(d);
-            }
+        for (int at = 0; at < steps; at++) {
+            copy_wait<STEPS_AHEAD - 1>();
+            step(slot, (first + at) * 32 + c * 8);
+            copy_weights(slot);
+            copy_x(slot);
+            copy_commit();
+            if (++slot == STEPS_AHEAD) slot = 0;
         }
         finish(row);
     }
+    copy_wait<0>();
 }
 
 #define KERNEL(NAME, NT, NORM, E)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, NT == 1 ? RESIDENT : 1) NAME(                                        \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) NAME(                                        \
         const HALF* weight, const HALF* x, const float* residual, const int* rows, const float* norm, float eps,    \
-        const float* bias, void* out, int m, int n, int k, int split, int ahead) {                                  \
-        linear<NT, NORM, E>(Problem{weight, x, residual, rows, norm, eps, bias, out, m, n, k, split, ahead});       \
+        float alpha, const float* bias, void* out, int m, int n, int k, int split, int ahead) {                                  \
+        linear<NT, NORM, E>(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split, ahead});       \
     }
 KERNEL(linear8_store, 1, false, STORE)
 KERNEL(linear8_add, 1, false, ADD)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Literal
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
 
 Epilogue = Literal["store", "add", "silu", "logits"]
 MAX_TOKENS = 16
 MAX_NORM_TOKENS = 8
 ROW_STRIDE = 4
+AHEAD = 1 << 16
+"""Bytes that measured best."""
+DEEP, SHALLOW = 6, 3
+"""Steps in flight, on GPUs with much and little shared memory."""
+DEEP_SHARED = 160 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +33,8 @@ class SmallPlan:
     """Bytes of W that each block asks the L2 cache for before it waits for the kernel before."""
     warps: int = 8
     tiles: int = 2
-    depth: int = 3
-    resident: int = 2
+    depth: int = 6
+    resident: int = 3
 
 
 def unit(bf16: bool, plan: SmallPlan) -> Unit:
@@ -42,18 +48,55 @@ def unit(bf16: bool, plan: SmallPlan) -> Unit:
     return Unit("linear_small", (("BF16", int(bf16)), *shape))
 
 
+def shared_bytes(plan: SmallPlan, m: int, k: int, normed: bool) -> int:
+    """Dynamic shared memory of a block: partial sums, the ring, and normalised tokens."""
+    tokens = 8 if m <= 8 else MAX_TOKENS
+    partial = plan.warps * tokens * (16 * plan.tiles + ROW_STRIDE) * 4
+    ring = plan.warps * plan.depth * (plan.tiles * 1024 + (0 if normed else m * 64))
+    return partial + ring + (32 * (plan.warps + 1) + m * (ceil_div(k, 64) * 64 + 32) * 2 if normed else 0)
+
+
+def fits(plan: SmallPlan, m: int, k: int, shared_limit: int) -> bool:
+    """Whether a block has room for M normalised tokens beside its ring."""
+    return shared_bytes(plan, m, k, normed=True) <= shared_limit
+
+
 def units(bf16: bool) -> tuple[Unit, ...]:
     """The units that `default_plan` uses."""
-    return (unit(bf16, SmallPlan(1, 1)),)
+    return tuple(unit(bf16, SmallPlan(1, 1, depth=depth)) for depth in (DEEP, SHALLOW))
 
 
-def default_plan(n: int, k: int, multiprocessors: int) -> SmallPlan:
-    """A plan for (N, K) without measuring."""
-    steps = -(-k // 32)
+def default_plan(n: int, k: int, multiprocessors: int, shared_limit: int) -> SmallPlan:
+    """A plan for (N, K) without measuring: one block a multiprocessor, all its warps along K.
+
+    `shared_limit` is what a block may take; where that is little, fewer copies are in flight.
+    """
     split = 8
-    while split > 1 and steps < 4 * split:
+    while split > 1 and -(-k // 32) < 2 * split:
         split //= 2
-    return SmallPlan(blocks=min(2 * multiprocessors, -(-n // 8)), split=split)
+    depth = DEEP if shared_limit >= DEEP_SHARED else SHALLOW
+    return SmallPlan(blocks=min(multiprocessors, -(-n // 8)), split=split, ahead=AHEAD, depth=depth)
+
+
+@cache
+def _kernel(source: Unit, name: str, weight_rows: str | int) -> Kernel:
+    wide = name.endswith(("add", "logits"))
+    return Kernel(
+        source,
+        name,
+        (
+            Buffer("weight", "u16", (weight_rows, "K")),
+            Buffer("x", "u16", ("M", "K"), optional=True),
+            Buffer("residual", "f32", ("T", "K"), optional=True),
+            Buffer("rows", "i32", ("M",), optional=True),
+            Buffer("norm", "f32", ("K",), optional=True),
+            Scalar("eps", "f32"),
+            Scalar("alpha", "f32"),
+            Buffer("bias", "f32", (weight_rows,), optional=True),
+            Buffer("out", "f32" if wide else "u16", ("M", "N")),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "split", "ahead")),
+        ),
+    )
 
 
 def linear_small(
@@ -70,13 +113,15 @@ def linear_small(
     norm: Any = None,
     eps: float = 0.0,
     rows: Any = None,
+    alpha: float = 1.0,
 ) -> None:
-    """out = epilogue(x · Wᵀ + bias) for M ≤ 16 tokens.
+    """out = epilogue(alpha · x · Wᵀ + bias) for M ≤ 16 tokens.
 
     x (M, K) 16-bit; or, for M ≤ 8, RMS norm (`norm` (K,), `eps`) of float32 `residual` (T, K), of the tokens
     `rows` (M,) if given. weight (N, K) 16-bit; bias (N,) float32. `out` is (M, N): 16-bit for "store",
     float32 changed in place for "add", float32 for "logits"; for "silu" weight is (2F, K), gate over up,
-    and out (M, F) 16-bit.
+    and out (M, F) 16-bit, times
+    `silu_mul.headroom`.
     """
     normed = norm is not None
     m, n = out.shape
@@ -85,28 +130,9 @@ def linear_small(
     if m > (MAX_NORM_TOKENS if normed else MAX_TOKENS) or k % 8 or weight.size >= 2**32:
         raise EngineFault(f"linear_small cannot serve {m} tokens of ({n}, {k}).")
     name = f"{'norm_' if normed else ''}linear{tokens}_{epilogue}"
-    stride = 16 * plan.tiles + ROW_STRIDE
-    shared = plan.warps * tokens * stride * 4
-    if normed:
-        shared += 32 * (plan.warps + 1) + m * (-(-k // 64) * 64 + 32) * 2
-    weight_rows: str | int = 2 * n if epilogue == "silu" else "N"
-    kernel = Kernel(
-        unit(bf16, plan),
-        name,
-        (
-            Buffer("weight", "u16", (weight_rows, "K")),
-            Buffer("x", "u16", ("M", "K"), optional=True),
-            Buffer("residual", "f32", ("T", "K"), optional=True),
-            Buffer("rows", "i32", ("M",), optional=True),
-            Buffer("norm", "f32", ("K",), optional=True),
-            Scalar("eps", "f32"),
-            Buffer("bias", "f32", (weight_rows,), optional=True),
-            Buffer("out", "f32" if epilogue in ("add", "logits") else "u16", ("M", "N")),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "split", "ahead")),
-        ),
-    )
-    kernel.launch(
+    shared = shared_bytes(plan, m, k, normed)
+    _kernel(unit(bf16, plan), name, 2 * n if epilogue == "silu" else "N").launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared),
-        weight, x, residual, rows, norm, eps, bias, out, m, n, k, plan.split, plan.ahead,
+        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split, plan.ahead,
     )  # fmt: skip

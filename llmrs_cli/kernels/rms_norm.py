@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape
@@ -22,8 +23,12 @@ def unit(bf16: bool) -> Unit:
     return Unit("rms_norm", (("BF16", int(bf16)),))
 
 
+@cache
+def _kernel(bf16: bool) -> Kernel:
+    return Kernel(unit(bf16), "rms_norm", _PARAMS)
+
+
 def rms_norm(device: Device, bf16: bool, x: Any, weight: Any, eps: float, out: Any, rows: Any = None) -> None:
     """out[m] = norm(x[rows[m]]) (or of x[m]): x (T, C) float32, weight (C,), out (M, C) 16-bit."""
     tokens, c = out.shape
-    kernel = Kernel(unit(bf16), "rms_norm", _PARAMS)
-    kernel.launch(device, Shape((tokens, 1, 1), (256, 1, 1)), x, rows, weight, out, c, eps)
+    _kernel(bf16).launch(device, Shape((tokens, 1, 1), (256, 1, 1)), x, rows, weight, out, c, eps)

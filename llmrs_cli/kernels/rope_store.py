@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
 
 WARPS = 4
@@ -16,9 +17,10 @@ def unit(bf16: bool) -> Unit:
     return Unit("rope_store", (("BF16", int(bf16)),))
 
 
-def _params(all_heads: int) -> tuple[Buffer | Scalar, ...]:
-    return (
-        Buffer("qkv", "u16", ("T", all_heads)),
+@cache
+def _kernel(bf16: bool, width: int) -> Kernel:
+    params: tuple[Param, ...] = (
+        Buffer("qkv", "u16", ("T", width)),
         Buffer("positions", "i32", ("T",)),
         Buffer("slots", "i32", ("T",)),
         Buffer("table", "f32", ("P", "D")),
@@ -32,6 +34,7 @@ def _params(all_heads: int) -> tuple[Buffer | Scalar, ...]:
         Scalar("d", "i32"),
         Scalar("eps", "f32"),
     )
+    return Kernel(unit(bf16), "rope_store", params)
 
 
 def rope_store(
@@ -54,8 +57,7 @@ def rope_store(
     tokens, heads, d = q.shape
     kv_heads = keys.shape[1]
     total = heads + 2 * kv_heads
-    kernel = Kernel(unit(bf16), "rope_store", _params(total * d))
-    kernel.launch(
+    _kernel(bf16, total * d).launch(
         device,
         Shape((ceil_div(total, WARPS), tokens, 1), (WARPS * 32, 1, 1)),
         qkv, positions, slots, table, *norms, q, keys, values, heads, kv_heads, d, eps,

@@ -120,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     __shared__ u32 tallies[WARPS];
     __shared__ int found_bin;
     __shared__ u64 before_mass;
-    __shared__ u32 before_count;
+    __shared__ u32 before_count, bin_count;
     __shared__ int flag;
 
     allow_next();
@@ -134,7 +134,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     const int begin = int(i64(quads) * block / blocks) * 4, end = min(int(i64(quads) * (block + 1) / blocks) * 4, vocab);
     const bool filtered = s.temperature > 0.0f && (s.top_k > 0 || s.top_p < 1.0f || s.min_p > 0.0f);
     const bool banning = n < s.min_length && s.stops > 0;
-    const bool adjusted = s.penalised || s.biases || banning || mask;
+    // A filtered row is read many times: its scores are worth storing.
+    const bool adjusted = filtered || s.penalised || s.biases || banning || mask;
 
     // ---- rules 1 to 5, in place -----------------------------------------------------------------------------
     int bad = 0;
@@ -177,9 +178,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
             __syncthreads();
         }
     }
-    auto score_at = [&](int id) {
-        const float value = l[id];
-        return adjusted || s.temperature == 0.0f ? value : __fdiv_rn(value, s.temperature);
+    const bool divide = !adjusted && s.temperature > 0.0f;
+    auto scaled = [&](float value) { return divide ? __fdiv_rn(value, s.temperature) : value; };
+    auto score_at = [&](int id) { return scaled(l[id]); };
+    // visit(value, id) over the slice, ids ascending for each thread; four values a load where rows are aligned.
+    auto for_each = [&](auto visit) {
+        if (vocab % 4 == 0) {
+#pragma unroll 4
+            for (int id = begin + threadIdx.x * 4; id < end; id += THREADS * 4) {
+                const float4 v = *reinterpret_cast<const float4*>(l + id);
+                visit(v.x, id), visit(v.y, id + 1), visit(v.z, id + 2), visit(v.w, id + 3);
+            }
+        } else {
+            for (int id = begin + threadIdx.x; id < end; id += THREADS) visit(l[id], id);
+        }
     };
     // The best of s + g over ids that `kept` lets through; Philox gives four ids at once.
     auto noisy_best = [&](auto kept) {
@@ -201,11 +213,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
 
     // ---- first pass: greatest score, and the draw itself where nothing is filtered --------------------------------
     Best greedy{-INFINITE, vocab};
-    for (int id = begin + threadIdx.x; id < end; id += THREADS) {
-        if (!adjusted) bad |= !(l[id] < INFINITE);
-        const Best mine{score_at(id), id};
-        if (better(mine, greedy)) greedy = mine;
-    }
+    for_each([&](float value, int id) {
+        if (!adjusted) bad |= !(value < INFINITE);
+        const float score = scaled(value);
+        if (score > greedy.score) greedy = Best{score, id};  // ids ascend: the first of equals is the lowest
+    });
     greedy = block_best(greedy, scratch);
     Best noisy{-INFINITE, vocab};
     if (s.temperature > 0.0f && !filtered)
@@ -236,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
             for (int rule = 0; rule < 2; rule++) {  // top-k, then top-p
                 const u32 k = rule == 0 && s.top_k < vocab ? s.top_k : 0;
                 if (rule == 0 ? k == 0 : s.top_p >= 1.0f) continue;
-                bool all_stay = false;
+                bool all_stay = false, alone = false;
                 u32 prefix = 0, count_so_far = 0, taken_bits = 0;
                 u64 mass_so_far = 0;
                 double target = 0.0;
@@ -248,21 +260,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
                     const int shift = (ids ? 22 : 32) - int(taken_bits) - width;
                     for (int i = threadIdx.x; i < BINS; i += THREADS) bins.count[i] = bins.low[i] = bins.high[i] = 0;
                     __syncthreads();
-                    for (int id = begin + threadIdx.x; id < end; id += THREADS) {
-                        const float score = score_at(id);
+                    for_each([&](float score, int id) {
                         const u32 key = key_of(score);
-                        if (!(score > -INFINITE) || !inside(key, id)) continue;
+                        if (!(score > -INFINITE) || !inside(key, id)) return;
                         // Higher digits first: keys descend, ids ascend, so ids are counted from the top as well.
                         const u32 value = ids ? ~u32(id) & 0x3fffffu : key;
-                        if (ids && key != tie_key) continue;
-                        if (taken_bits && value >> (shift + width) != prefix) continue;
+                        if (ids && key != tie_key) return;
+                        if (taken_bits && value >> (shift + width) != prefix) return;
                         const u64 w = mass(score - top);
-                        if (w < floor) continue;
+                        if (w < floor) return;
                         const u32 bin = value >> shift & ((1u << width) - 1);
                         atomicAdd(&bins.count[bin], 1);
                         atomicAdd(&bins.low[bin], u32(w & 0xffffu));
                         atomicAdd(&bins.high[bin], u32(w >> 16));
-                    }
+                    });
                     __syncthreads();
                     Histogram* both = histograms + (i64(r) * 2 + (round & 1)) * blocks;
                     for (int i = threadIdx.x; i < BINS; i += THREADS) {
@@ -317,7 +328,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
                     for (int i = 0; i < PER; i++) {
                         if (count[i] && !reached(c, m) && reached(c + count[i], m + weight[i])) {
                             found_bin = BINS - 1 - (threadIdx.x * PER + i);
-                            before_count = c, before_mass = m;
+                            before_count = c, before_mass = m, bin_count = count[i];
                         }
                         c += count[i], m += weight[i];
                     }
@@ -325,11 +336,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
                     all_stay = found_bin < 0;  // fewer than k are eligible
                     if (all_stay) break;
                     count_so_far = before_count, mass_so_far = before_mass;
+                    if (digit == DIGITS - 1) alone = bin_count == 1;
                     taken_bits += width;
                     prefix = prefix << width | u32(found_bin);
                     __syncthreads();
+                    if (alone) break;  // no ties to cut
                 }
-                if (!all_stay) cut = Cut{tie_key, int(~prefix & 0x3fffffu)};
+                if (!all_stay) cut = alone ? Cut{prefix, vocab} : Cut{tie_key, int(~prefix & 0x3fffffu)};
             }
             noisy = noisy_best([&](float score, int id) {
                 return inside(key_of(score), id) && mass(score - top) >= floor;

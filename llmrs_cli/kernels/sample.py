@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape, ceil_div
@@ -54,12 +55,37 @@ class Scratch:
 
 def blocks_for(rows: int, vocab: int, multiprocessors: int) -> int:
     """Blocks that share a row."""
-    return max(ceil_div(vocab, MAX_SLICE), min(MAX_BLOCKS, multiprocessors // rows, ceil_div(vocab, 4096)), 1)
+    return max(
+        ceil_div(vocab, MAX_SLICE), min(MAX_BLOCKS, 2 * multiprocessors // rows, ceil_div(vocab, 4096)), 1
+    )
 
 
 def capacity_for(rows: int, vocab: int, multiprocessors: int) -> int:
     """Most blocks that any launch of up to `rows` rows takes."""
     return max(r * blocks_for(r, vocab, multiprocessors) for r in range(1, rows + 1))
+
+
+@cache
+def _kernel(mask_words: int) -> Kernel:
+    params: tuple[Param, ...] = (
+        Buffer("logits", "f32", ("R", "V")),
+        Buffer("rows", "i32", ("R",)),
+        Buffer("tokens_at", "i32", ("R",)),
+        Buffer("positions", "i32", ("T",)),
+        Buffer("sampling", "i32", ("rows", STATE_WORDS)),
+        Buffer("bias_ids", "i32", ("rows", MAX_BIASES)),
+        Buffer("bias_values", "f32", ("rows", MAX_BIASES)),
+        Buffer("stop_ids", "i32", ("rows", MAX_STOPS)),
+        Buffer("counts", "u16", ("rows", "W")),
+        Buffer("mask", "u32", ("R", mask_words), optional=True),
+        Buffer("pool", "i32", ("rows", "P")),
+        Buffer("partials", "i32", ("partial words",)),
+        Buffer("meeting", "u32", ("meeting words",)),
+        Buffer("histograms", "u32", ("histogram words",)),
+        Scalar("out", "u64"),
+        *(Scalar(name, "i32") for name in ("vocab", "count_width", "bias_width", "stop_width", "pool_width")),
+    )
+    return Kernel(UNIT, "sample", params)
 
 
 def sample(
@@ -81,27 +107,9 @@ def sample(
     """
     count, vocab = logits.shape
     blocks = blocks_for(count, vocab, multiprocessors)
-    params: tuple[Param, ...] = (
-        Buffer("logits", "f32", ("R", "V")),
-        Buffer("rows", "i32", ("R",)),
-        Buffer("tokens_at", "i32", ("R",)),
-        Buffer("positions", "i32", ("T",)),
-        Buffer("sampling", "i32", ("rows", STATE_WORDS)),
-        Buffer("bias_ids", "i32", ("rows", MAX_BIASES)),
-        Buffer("bias_values", "f32", ("rows", MAX_BIASES)),
-        Buffer("stop_ids", "i32", ("rows", MAX_STOPS)),
-        Buffer("counts", "u16", ("rows", "W")),
-        Buffer("mask", "u32", ("R", ceil_div(vocab, 32)), optional=True),
-        Buffer("pool", "i32", ("rows", "P")),
-        Buffer("partials", "i32", ("partial words",)),
-        Buffer("meeting", "u32", ("meeting words",)),
-        Buffer("histograms", "u32", ("histogram words",)),
-        Scalar("out", "u64"),
-        *(Scalar(name, "i32") for name in ("vocab", "count_width", "bias_width", "stop_width", "pool_width")),
-    )
     assert scratch.partials.size >= count * blocks * PARTIAL_WORDS and scratch.meeting.size >= 2 * count
     assert scratch.histograms.size >= 2 * count * blocks * HISTOGRAM_WORDS
-    Kernel(UNIT, "sample", params).launch(
+    _kernel(ceil_div(vocab, 32)).launch(
         device,
         Shape((blocks, count, 1), (THREADS, 1, 1)),
         logits, rows, tokens_at, positions, state.sampling, state.bias_ids, state.bias_values, state.stop_ids,

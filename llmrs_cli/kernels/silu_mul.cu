@@ -1,9 +1,9 @@
-// y = silu(gate) · up over rows that hold gate, then up. Eight values a thread.
+// y = silu(gate) · up · HEADROOM over rows that hold gate, then up. Eight values a thread.
 #include "common.cuh"
 
 DEVICE u32 gated(u32 gate, u32 up) {
     const float2 g = unpack2(gate), u = unpack2(up);
-    return pack2(g.x / (1.0f + __expf(-g.x)) * u.x, g.y / (1.0f + __expf(-g.y)) * u.y);
+    return pack2(g.x / (1.0f + __expf(-g.x)) * u.x * HEADROOM, g.y / (1.0f + __expf(-g.y)) * u.y * HEADROOM);
 }
 
 extern "C" __global__ void __launch_bounds__(256) silu_mul(

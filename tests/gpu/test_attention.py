@@ -77,12 +77,17 @@ def run_decode(device: CudaDevice, case: Case, bf16: bool, d: int, blocks: int, 
     contexts = cp.asnumpy(case.contexts).tolist()
     out = cp.full(case.wanted.shape, 0x7FFF, cp.uint16)
     group = case.q.shape[1] // case.keys.shape[1]
-    partials = cp.full((2 * blocks, group * (d + decode.EXTRA)), np.nan, cp.float32)
+    kv_heads = case.keys.shape[1]
+    pages = [-(-c // 64) for c in contexts]
+    chunk = decode.chunk_pages(sum(pages), max(pages), max(blocks // kv_heads, 1))
+    slots = decode.partial_slots(blocks, len(pages), kv_heads)
+    partials = cp.full((slots, group * (d + decode.EXTRA)), np.nan, cp.float32)
+    first_page = cp.asarray(np.array([*np.cumsum([0, *pages]), chunk], np.int32))
     arrivals = cp.zeros(len(contexts) * case.keys.shape[1], cp.int32)
     for _ in range(2):  # the second run sees what the first left behind
         decode.attend_decode(
             device, bf16, case.q, case.keys, case.values, case.tables, case.rows, case.contexts, case.query_start,
-            prefix([-(-c // 64) for c in contexts]), out, partials, arrivals,
+            first_page, out, partials, arrivals,
             blocks=blocks, scale=d**-0.5, window=window,
         )  # fmt: skip
     assert not arrivals.any()

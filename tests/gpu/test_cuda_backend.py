@@ -30,6 +30,8 @@ MARGIN = {True: 0.5, False: 0.1}
 """By bf16: a smaller lead of the best logit over the second decides nothing."""
 LOGITS = {True: 2e-2, False: 3e-3}
 """By bf16: bound of ‖Δlogits‖ / ‖logits‖ against the reference."""
+ROUNDED_OUTLIERS = 2e-2
+"""The same where 4-bit weights are rounded to float16 and one massive activation dominates every sum."""
 
 
 @pytest.fixture
@@ -81,9 +83,10 @@ def test_logits_are_the_references(backend: Backend, name: str) -> None:
     )
     model = load_model(checkpoint, backend)
     bf16: bool = model.head.bf16  # type: ignore[attr-defined]
+    bound = ROUNDED_OUTLIERS if "outliers-awq" in name else LOGITS[bf16]
     for chunk in (1, 7, 1000):
         for found, right in zip(gpu_logits(backend, model, sequences, chunk, vocab), wanted, strict=True):
-            assert np.linalg.norm(found - right) < LOGITS[bf16] * np.linalg.norm(right), f"chunk {chunk}"
+            assert np.linalg.norm(found - right) < bound * np.linalg.norm(right), f"chunk {chunk}"
 
 
 @pytest.mark.parametrize("name", CHECKPOINTS)

@@ -33,8 +33,8 @@ def test_product(gemm: Gemm, bf16: bool, m: int, n: int, k: int) -> None:
         assert error(widened(narrow, bf16), x64 @ w64.T + bias64) < rounding(bf16)
     residual = rng.standard_normal((m, n)).astype(np.float32)
     wide = cp.asarray(residual)
-    gemm(bf16, x, w, wide, accumulate=True)
-    assert error(cp.asnumpy(wide), x64 @ w64.T + residual) < 1e-5
+    gemm(bf16, x, w, wide, accumulate=True, alpha=16.0)
+    assert error(cp.asnumpy(wide), 16 * (x64 @ w64.T) + residual) < 1e-5
     wide = cp.asarray(residual)
     gemm(bf16, x, w, wide, bias=cp.asarray(bias), accumulate=True)
     assert error(cp.asnumpy(wide), x64 @ w64.T + residual + bias) < 1e-5

@@ -34,7 +34,11 @@ def draw_on_gpu(
 
     arena = Arena()
     rows = CudaRows(
-        RowLimits(len(states), CONTEXT, logits.shape[1]), device, arena, cp.cuda.Stream(non_blocking=True)
+        RowLimits(len(states), CONTEXT, logits.shape[1]),
+        device,
+        arena,
+        cp.cuda.Stream(non_blocking=True),
+        264,
     )
     device.synchronise()
     for row, (state, tokens) in enumerate(zip(states, known, strict=True)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,13 +33,10 @@ KERNEL = Kernel(
 class Recorder:
     """A device that keeps what it is asked to run."""
 
-    calls: list[tuple[Any, Shape, list[bytes]]] = field(default_factory=list)
+    calls: list[tuple[Kernel, Shape, bytes]] = field(default_factory=list)
 
-    def function(self, unit: Unit, name: str) -> str:
-        return f"{unit.stem}:{name}"
-
-    def launch(self, function: Any, shape: Shape, slots: Sequence[bytes]) -> None:
-        self.calls.append((function, shape, list(slots)))
+    def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
+        self.calls.append((kernel, shape, slots))
 
 
 class Fake:
@@ -58,17 +54,18 @@ def fake(kind: str, *shape: int, address: int = 0x1000) -> Fake:
 def launch(*values: Any) -> list[bytes]:
     recorder = Recorder()
     KERNEL.launch(recorder, SHAPE, *values)
-    ((function, shape, slots),) = recorder.calls
-    assert (function, shape) == ("embed:twice", SHAPE)
-    return slots
+    ((kernel, shape, slots),) = recorder.calls
+    assert (kernel, shape) == (KERNEL, SHAPE)
+    return [slots[i : i + 8] for i in range(0, len(slots), 8)]
 
 
 def test_pointers_and_scalars_are_packed_as_declared() -> None:
     slots = launch(fake("f4", 5, 8, address=0x77), fake("u2", 5, 4), None, 0.5, 7)
     assert slots[0] == struct.pack("Q", 0x77)
     assert slots[2] == bytes(8)
-    assert slots[3] == struct.pack("f", 0.5)
-    assert slots[4] == struct.pack("i", 7)
+    assert slots[3] == struct.pack("f4x", 0.5)
+    assert slots[4] == struct.pack("i4x", 7)
+    assert len(slots) == 5
 
 
 @pytest.mark.parametrize(

@@ -32,13 +32,15 @@ from llmrs_cli.kernels.linear_small import (
     MAX_NORM_TOKENS,
     MAX_TOKENS,
     Epilogue,
+    SmallPlan,
     default_plan,
+    fits,
     linear_small,
 )
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
-from llmrs_cli.kernels.silu_mul import silu_mul
+from llmrs_cli.kernels.silu_mul import headroom, silu_mul
 
 Result = TypeVar("Result")
 
@@ -51,6 +53,15 @@ class PagedKv:
     """(NB, Hkv, 64, D) 16-bit"""
     values: Any
     """(NB, Hkv, 64, D) 16-bit"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Activations that are stored times `headroom`."""
+
+    values: Any
+    """(T, F) 16-bit"""
+    headroom: float
 
 
 class CudaBackend(Backend):
@@ -69,6 +80,7 @@ class CudaBackend(Backend):
         self._gemm = Gemm()
         self._draws = DrawPool(self.device, self._arena)
         self._bf16: bool | None = None
+        self._shares = self.device.multiprocessors
 
     # -- loading ------------------------------------------------------------------------------------
 
@@ -86,6 +98,8 @@ class CudaBackend(Backend):
         return cp.asarray(np.concatenate([cos, sin], axis=1).astype(np.float32))
 
     def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
+        grid = attend_decode.grid_blocks(self.device.multiprocessors, head_dim)
+        self._shares = max(grid // kv_heads, 1)
         shape = blocks, kv_heads, PAGE, head_dim
         return [PagedKv(cp.zeros(shape, cp.uint16), cp.zeros(shape, cp.uint16)) for _ in range(layers)]
 
@@ -93,8 +107,9 @@ class CudaBackend(Backend):
         return 2 * 2 * layers * PAGE * kv_heads * head_dim
 
     def open_rows(self, limits: RowLimits) -> CudaRows:
-        rows = CudaRows(limits, self.device, self._arena, self._stream)
+        rows = CudaRows(limits, self.device, self._arena, self._stream, self._shares)
         self.device.synchronise()  # what was loaded on other streams
+        self._graphs = Graphs()  # they hold addresses of the rows and caches before
         return rows
 
     def free_bytes(self) -> int:
@@ -135,15 +150,19 @@ class CudaBackend(Backend):
 
     def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
         assert isinstance(weight, CudaLinear)
-        if len(x) <= MAX_TOKENS:
-            self._small("add", weight, hidden.residual, x=x)
+        values, alpha = (x.values, 1 / x.headroom) if isinstance(x, Scaled) else (x, 1.0)
+        residual = hidden.residual
+        if len(values) <= MAX_TOKENS:
+            self._small("add", weight, residual, x=values, alpha=alpha)
         else:
-            self._gemm(weight.bf16, x, weight.weight, hidden.residual, weight.bias, accumulate=True)
+            self._gemm(
+                weight.bf16, values, weight.weight, residual, weight.bias, accumulate=True, alpha=alpha
+            )
 
-    def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Array:
+    def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Scaled:
         out = self._take("activated", len(hidden.residual), layer.gate_up.shape[0] // 2)
         self._norm_linear("silu", hidden.residual, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
-        return out
+        return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
 
     def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
         logits = self._arena.take("logits", (len(tokens), head.shape[0]), cp.float32)
@@ -163,7 +182,8 @@ class CudaBackend(Backend):
         """out = epilogue(linear(rms_norm(x))), of the tokens `rows` if given."""
         assert isinstance(weight, CudaLinear)
         count = len(out)
-        if count <= MAX_NORM_TOKENS:
+        plan = self._plan(out.shape[1], weight)
+        if count <= MAX_NORM_TOKENS and fits(plan, count, x.shape[1], self.device.shared_limit):
             self._small(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
             return
         normed = self._take("normed", count, x.shape[1])
@@ -179,8 +199,11 @@ class CudaBackend(Backend):
             self._gemm(weight.bf16, normed, weight.weight, out, bias)
 
     def _small(self, epilogue: Epilogue, weight: CudaLinear, out: Array, **source: Any) -> None:
-        plan = default_plan(out.shape[1], weight.shape[1], self.device.multiprocessors)
+        plan = self._plan(out.shape[1], weight)
         linear_small(self.device, weight.bf16, plan, epilogue, weight.weight, out, bias=weight.bias, **source)
+
+    def _plan(self, n: int, weight: CudaLinear) -> SmallPlan:
+        return default_plan(n, weight.shape[1], self.device.multiprocessors, self.device.shared_limit)
 
     def _take(self, name: str, tokens: int, width: int) -> Array:
         """16-bit activations (tokens, width) in the arena."""
@@ -215,8 +238,9 @@ class CudaBackend(Backend):
         window = geometry.window or 0
         if step.decodes:
             blocks = attend_decode.grid_blocks(self.device.multiprocessors, d)
+            slots = attend_decode.partial_slots(blocks, sequences, geometry.kv_heads)
             width = geometry.heads // geometry.kv_heads * (d + attend_decode.EXTRA)
-            partials = self._arena.take("partials", (2 * blocks, width), cp.float32)
+            partials = self._arena.take("partials", (slots, width), cp.float32)
             arrivals = self._arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
             attend_decode.attend_decode(
                 *shared,
@@ -234,10 +258,11 @@ class CudaBackend(Backend):
             )
         return out
 
-    def silu_mul(self, gate_up: Array) -> Array:
+    def silu_mul(self, gate_up: Array) -> Scaled:
+        bf16 = self._bf16 is not False
         out = self._take("activated", len(gate_up), gate_up.shape[1] // 2)
-        silu_mul(self.device, self._bf16 is not False, gate_up, out)
-        return out
+        silu_mul(self.device, bf16, gate_up, out)
+        return Scaled(out, headroom(bf16))
 
     def embed_ids(self, table: Linear, ids: Array) -> Array:
         assert isinstance(table, CudaLinear)

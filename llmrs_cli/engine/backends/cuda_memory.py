@@ -6,6 +6,7 @@ so whoever records one also keeps the `generation` of the arena and drops the gr
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,18 +21,25 @@ class Arena:
     generation: int = 0
     """Counts the times that a buffer moved."""
     _buffers: dict[tuple[str, str], Any] = field(default_factory=dict)
+    _views: dict[tuple[str, tuple[int, ...], Any], Any] = field(default_factory=dict)
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any, reserve: int = 0) -> Any:
         """An array of `shape` at the start of buffer `name`; its contents are what the last use left.
 
         A new buffer has room for `reserve` elements at least.
         """
-        kind = np.dtype(dtype)
-        size = int(np.prod(shape))
+        view = self._views.get((name, shape, dtype))
+        if view is None:
+            view = self._views[name, shape, dtype] = self._view(name, shape, np.dtype(dtype), reserve)
+        return view
+
+    def _view(self, name: str, shape: tuple[int, ...], kind: np.dtype[Any], reserve: int) -> Any:
+        size = math.prod(shape)
         held = self._buffers.get((name, kind.char))
         if held is None or held.size < size:
             held = cp.zeros(max(size, reserve), kind)
             self._buffers[name, kind.char] = held
+            self._views = {key: view for key, view in self._views.items() if key[0] != name}
             self.generation += 1
         return held[:size].reshape(shape)
 

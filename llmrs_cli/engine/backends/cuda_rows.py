@@ -20,6 +20,7 @@ from llmrs_cli.engine.backends.base import RowLimits, Rows
 from llmrs_cli.engine.backends.cuda_memory import Arena, PinnedRing
 from llmrs_cli.engine.backends.rows import expand
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.attend_decode import chunk_pages
 from llmrs_cli.kernels.count_tokens import count_tokens
 from llmrs_cli.kernels.gather import gather
 from llmrs_cli.kernels.launch import Device, ceil_div
@@ -31,8 +32,13 @@ PREFILL_QUERIES = 64
 """Queries of one tile of prefill attention."""
 PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 256."""
-RESERVED_TOKENS = 1 << 14
-"""Room of a step array, in words, so that it rarely moves."""
+RESERVED_WORDS = 1 << 16
+"""Room for the arrays of a step, so that they rarely move."""
+NO_ROW = -1
+SECTIONS = (
+    "contexts", "table_rows", "query_start", "first_page", "first_tile", "positions", "token_rows",
+    "sample_tokens", "sample_rows", "scored_tokens",
+)  # fmt: skip
 RING_BYTES = 1 << 20
 
 
@@ -57,7 +63,7 @@ class CudaStep(StepArrays):
     table_rows: Any
     """(rows,) i32 row of each sequence"""
     first_page: Any
-    """(rows + 1,) i32 pages of the sequences with one query before each"""
+    """(rows + 2,) i32 pages of the sequences with one query before each; then pages of a chunk"""
     first_tile: Any
     """(rows + 1,) i32 tiles of the sequences with more queries before each"""
     tiles: int
@@ -66,8 +72,6 @@ class CudaStep(StepArrays):
     """Some sequence has one query"""
     reports: int
     """Alternatives to report beside drawn tokens; -1: no log-probabilities"""
-    tokens: int
-    """T, without padding"""
 
     @property
     def key(self) -> tuple[int, int, bool]:
@@ -77,10 +81,12 @@ class CudaStep(StepArrays):
 class CudaRows(Rows):
     """`Rows` on the GPU."""
 
-    def __init__(self, limits: RowLimits, device: Device, arena: Arena, stream: Any) -> None:
+    def __init__(self, limits: RowLimits, device: Device, arena: Arena, stream: Any, shares: int) -> None:
+        """`shares`: blocks of decode attention for each key head."""
         self.limits = limits
         self._arena = arena
         self._stream = stream
+        self._shares = shares
         self._device = device
         width = ceil_div(limits.context, PAGE)
         rows = limits.rows
@@ -98,6 +104,7 @@ class CudaRows(Rows):
         self._starts: dict[int, tuple[Ints, RowSampling]] = {}
         self._granted: dict[int, tuple[int, int]] = {}
         self._ring = PinnedRing(RING_BYTES)
+        self._cuts: dict[tuple[tuple[int, ...], int], dict[str, Any]] = {}
 
     # -- edits ------------------------------------------------------------------------------------------
 
@@ -138,71 +145,90 @@ class CudaRows(Rows):
 
     def begin(self, batch: StepBatch) -> CudaStep:
         self._stream.use()
-        arrays = self._host_arrays(batch)
-        counted = self._counted()
-        device = {name: self._take(name, words.size) for name, words in arrays.items()}
-        starts = self._take("starts", counted.size)
-        places = [Run(device[name], words) for name, words in arrays.items()]
-        self._send([*self._edits(), *places, Run(starts, counted.reshape(-1))])
+        words = self._host_words(batch)
+        sections = self._sections(tuple(part.size for part in words))
+        runs = list(self._edits())
+        starts = self._counted()
+        if starts.size:
+            device_starts = self._arena.take("starts", starts.shape, np.int32)
+            runs.append(Run(device_starts, starts.reshape(-1)))
+        runs.append(Run(sections["all"], np.concatenate(words)))
+        self._send(runs)
         self._starts, self._granted = {}, {}
-        size = arrays["positions"].size
-        ids, slots = (self._take(name, size) for name in ("ids", "slots"))
-        targets = self._take("targets", arrays["scored_tokens"].size)
         gather(
-            self._device, self.state.pool, self.tables, device["token_rows"], device["positions"], ids, slots,
-            device["scored_tokens"], targets,
+            self._device, self.state.pool, self.tables, sections["token_rows"], sections["positions"],
+            sections["ids"], sections["slots"], sections["scored_tokens"], sections["targets"],
         )  # fmt: skip
-        count_tokens(self._device, starts.reshape(-1, 3), self.state.pool, self.state.counts)
-        tiles = int(arrays["first_tile"][-1])
-        asked = self._logprobs[batch.rows[batch.samples]]
+        if starts.size:
+            count_tokens(self._device, device_starts, self.state.pool, self.state.counts)
+        first_page, first_tile = words[3], words[4]
+        tiles = int(first_tile[-1])
         return CudaStep(
-            ids=ids,
-            positions=device["positions"],
-            slots=slots,
-            query_start=device["query_start"],
-            context_lens=device["contexts"],
+            ids=sections["ids"],
+            positions=sections["positions"],
+            slots=sections["slots"],
+            query_start=sections["query_start"],
+            context_lens=sections["contexts"],
             block_tables=self.tables,
-            sample_tokens=device["sample_tokens"],
-            sample_rows=device["sample_rows"],
-            scored_tokens=device["scored_tokens"],
-            scored_targets=targets,
-            table_rows=device["table_rows"],
-            first_page=device["first_page"],
-            first_tile=device["first_tile"],
+            sample_tokens=sections["sample_tokens"],
+            sample_rows=sections["sample_rows"],
+            scored_tokens=sections["scored_tokens"],
+            scored_targets=sections["targets"],
+            table_rows=sections["table_rows"],
+            first_page=sections["first_page"],
+            first_tile=sections["first_tile"],
             tiles=1 << (tiles - 1).bit_length() if tiles else 0,
-            decodes=int(arrays["first_page"][-1]) > 0,
-            reports=int(asked.max(initial=-1)),
-            tokens=int(batch.counts.sum()),
+            decodes=int(first_page[-2]) > 0,
+            reports=int(self._logprobs[batch.rows[batch.samples]].max(initial=-1)),
         )
 
-    def _host_arrays(self, batch: StepBatch) -> dict[str, Ints]:
-        """Index arrays of a step, padded."""
+    def _host_words(self, batch: StepBatch) -> tuple[Ints, ...]:
+        """Index arrays of a step in the order of SECTIONS, padded."""
         rows, counts = self.limits.rows, batch.counts
-        total = int(counts.sum())
-        size = padded(total)
         ends = np.cumsum(counts, dtype=np.int32)
-        first = ends - counts
+        first, total = ends - counts, int(ends[-1])
         contexts = batch.starts + counts
         decode = counts == 1
-        positions, token_rows = np.zeros(size, np.int32), np.full(size, -1, np.int32)
+        pages = np.where(decode, -(-contexts // PAGE), 0)
+        tiles = np.where(decode, 0, -(-counts // PREFILL_QUERIES))
+        positions, token_rows = np.zeros((2, padded(total)), np.int32)
         positions[:total] = expand(batch.starts, counts)
         token_rows[:total] = np.repeat(batch.rows, counts)
-        return {
-            "positions": positions,
-            "token_rows": token_rows,
-            "query_start": _prefix(counts, rows),
-            "contexts": _filled(contexts, rows, 0),
-            "table_rows": _filled(batch.rows, rows, 0),
-            "first_page": _prefix(np.where(decode, -(-contexts // PAGE), 0), rows),
-            "first_tile": _prefix(np.where(decode, 0, -(-counts // PREFILL_QUERIES)), rows),
-            "sample_tokens": (ends - 1)[batch.samples],
-            "sample_rows": batch.rows[batch.samples],
-            "scored_tokens": expand(first, batch.scored),
-        }
+        token_rows[total:] = NO_ROW
+        return (
+            _filled(contexts, rows),
+            _filled(batch.rows, rows),
+            _prefix(counts, rows),
+            np.append(_prefix(pages, rows), self._chunk(pages)),
+            _prefix(tiles, rows),
+            positions,
+            token_rows,
+            (ends - 1)[batch.samples],
+            batch.rows[batch.samples],
+            expand(first, batch.scored),
+        )
 
-    def _take(self, name: str, size: int) -> Any:
-        """The first `size` words of a step array that keeps its address."""
-        return self._arena.take(f"step {name}", (size,), np.int32, reserve=RESERVED_TOKENS)
+    def _sections(self, sizes: tuple[int, ...]) -> dict[str, Any]:
+        """Step arrays by name: one stretch of device memory, cut as `sizes` say, and what is derived on it.
+
+        Equal sizes give equal addresses. Only the last three sizes vary at a given padded token count, and
+        no recorded launch reads what comes after the first of them.
+        """
+        known = self._cuts.get((sizes, self._arena.generation))
+        if known is None:
+            whole = self._arena.take("step", (sum(sizes),), np.int32, reserve=RESERVED_WORDS)
+            ends = np.cumsum(sizes).tolist()
+            known = {
+                name: whole[end - size : end] for name, end, size in zip(SECTIONS, ends, sizes, strict=True)
+            }
+            known["all"] = whole
+            for name, size in (("ids", sizes[5]), ("slots", sizes[5]), ("targets", sizes[9])):
+                known[name] = self._arena.take(name, (size,), np.int32, reserve=RESERVED_WORDS)
+            self._cuts[sizes, self._arena.generation] = known
+        return known
+
+    def _chunk(self, pages: Ints) -> Ints:
+        return np.array([chunk_pages(int(pages.sum()), int(pages.max()), self._shares)], np.int32)
 
     def _send(self, runs: Sequence[Run]) -> None:
         """Enqueue the copy of all runs; they do not overlap, so their order is free."""
@@ -267,7 +293,8 @@ def _prefix(counts: Ints, rows: int) -> Ints:
     return sums
 
 
-def _filled(values: Ints, rows: int, rest: int) -> Ints:
-    filled = np.full(rows, rest, np.int32)
+def _filled(values: Ints, rows: int) -> Ints:
+    """(rows,) the values, then zeros."""
+    filled = np.zeros(rows, np.int32)
     filled[: len(values)] = values
     return filled

@@ -12,7 +12,8 @@ to `take` when its time has come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from llmrs_cli.engine import EngineLimits, EngineStats, FinishReason, Request, TokenEvent
@@ -20,6 +21,9 @@ from llmrs_cli.errors import EngineFault, LlmrsError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage, named
 from llmrs_cli.text.stream import StreamDecoder
 from llmrs_cli.text.tokenizer import Tokenizer
+
+TURN = 0.5
+"""Seconds of one wait: a signal that comes just before a wait does not end it, but is heard after the turn."""
 
 
 class TokenEngine(Protocol):
@@ -87,7 +91,7 @@ class Generation:
             if self._error is not None:
                 raise self._error
             while self._running:
-                news = self.take(self._events.get())
+                news = self.take(self._await())
                 if news is not None:
                     yield news
         except LlmrsError as error:
@@ -95,6 +99,12 @@ class Generation:
             raise
         finally:
             self.cancel()
+
+    def _await(self) -> TokenEvent:
+        """The next event, however long it takes."""
+        while True:
+            with suppress(Empty):
+                return self._events.get(timeout=TURN)
 
     def take(self, event: TokenEvent) -> TextEvent | None:
         """What a token event says; None if its choice had ended. Raises LlmrsError if it ends by a fault."""

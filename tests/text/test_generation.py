@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from queue import Empty
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from llmrs_cli.engine import FinishReason, Request, TokenEvent, TokenLogprob
 from llmrs_cli.errors import ContextLengthError, EngineFault, LlmrsError, ModelError, RequestError
 from llmrs_cli.text.generate import GenerateOptions, Generation, TextEngine
+from llmrs_cli.text.generation import TURN
 from llmrs_cli.text.options import SamplingDefaults
 from llmrs_cli.text.stream import StreamDecoder
 from llmrs_cli.text.template import ChatTemplate
@@ -262,6 +264,26 @@ def test_an_interrupt_reaches_a_waiting_consumer_and_cancels(over: Any) -> None:
         generation.result()
     knock.join()
     assert fake.aborted == [fake.requests[0].id]
+
+
+def test_waiting_is_done_in_turns_so_that_no_interrupt_is_missed(over: Any) -> None:
+    """A signal just before a wait does not end it; a wait without end would sleep on."""
+    engine, _ = over(reply((ABC,)))
+    generation = start(engine)
+    events, turns = generation._events, []
+
+    class Slow:
+        """Nothing arrives in the first two turns."""
+
+        def get(self, timeout: float) -> TokenEvent:
+            turns.append(timeout)
+            if len(turns) < 3:
+                raise Empty
+            return events.get(timeout=timeout)
+
+    generation._events = Slow()  # type: ignore[assignment]
+    assert generation.result().choices[0].text == "abc"
+    assert turns[:3] == [TURN] * 3
 
 
 def test_a_refused_choice_takes_back_the_others(over: Any) -> None:

@@ -196,11 +196,11 @@ def test_the_oldest_prompt_keeps_three_quarters_under_a_stream_of_short_ones() -
 
 
 def test_a_big_request_starts_before_every_later_arrival() -> None:
-    """Short requests arrive all the time; one needs 60 % of the pool."""
-    drive = Drive(rows=4)
+    """Short requests arrive all the time and would find rows and blocks; one needs 60 % of the pool."""
+    drive = Drive(rows=6)
     for number in range(4):
-        drive.add(request(f"before {number}", [number, 1, 2, 3], max_tokens=12))
-    for _ in range(5):
+        drive.add(request(f"before {number}", [number, 1, 2, 3], max_tokens=4 + 4 * number))
+    for _ in range(3):
         drive.step()
     drive.add(request("big", range(36), max_tokens=2))
     later = 0

@@ -94,6 +94,22 @@ def test_the_date_is_english_whatever_the_locale() -> None:
     assert rendered(chat, user()) == "2026-11-29 07:05|29 Nov 2026"
 
 
+class Abroad(datetime):
+    """A moment in a process whose locale has other names and forms."""
+
+    def strftime(self, form: str) -> str:
+        assert form[-1] not in "aAbBhpPcxXDr", f"{form} depends on the locale"
+        return super().strftime(form)
+
+
+def test_no_form_asks_the_locale() -> None:
+    moment = Abroad(2026, 3, 1, 13, 4, 5)
+    text = english_time(moment, "%a %A %b %B %h %p %P|%c|%x|%X|%D|%r|%-d %H")
+    named, *_, numbers = text.split("|")
+    assert named == "Sun Sunday Mar March Mar PM pm"
+    assert numbers == "1 13"
+
+
 @pytest.mark.parametrize(
     ("form", "text"),
     [

@@ -19,6 +19,7 @@ def absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise NetworkError("The network is down.")
 
     monkeypatch.setattr(fetch, "locate_built_in", unreachable)
+    monkeypatch.setattr(fetch, "open_backend", unreachable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv("LLMRS_TEST_GGUF", raising=False)
     monkeypatch.delenv(smollm2.NEEDED, raising=False)

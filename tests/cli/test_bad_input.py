@@ -217,6 +217,15 @@ def test_a_gguf_file_that_cannot_be_used(
     assert part in result.stderr
 
 
+def test_what_a_template_says_against_a_question_is_passed_on(llmrs: Run, model: Path) -> None:
+    """The question is at fault here, not the model."""
+    template("{{ raise_exception('Roles must\x1b[2J alternate') }}")(model)
+    result = llmrs("chat", str(model), "-p", "Hi")
+    one_sentence(result.stderr)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Roles must" in result.stderr and "alternate" in result.stderr and "\x1b" not in result.stderr
+
+
 # -- questions and rows ---------------------------------------------------------------------------------
 
 

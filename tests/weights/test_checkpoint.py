@@ -67,7 +67,10 @@ def test_a_note_says_that_an_index_is_not_used(folder: Path) -> None:
 # -- templates ------------------------------------------------------------------------------------------
 
 
-def test_a_template_file_goes_before_the_tokenizer_configuration(folder: Path) -> None:
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_template_file_goes_before_the_tokenizer_configuration(folder: Path, elsewhere: bool) -> None:
+    if not elsewhere:
+        change(folder / "tokenizer_config.json", chat_template=None)
     (folder / "chat_template.jinja").write_text("from file é")
     assert open_checkpoint(folder).chat_template == "from file é"
 

@@ -16,7 +16,7 @@ import click
 
 from llmrs_cli import __version__
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.errors import EngineFault, LlmrsError, NetworkError
+from llmrs_cli.errors import EngineFault, LlmrsError
 
 if TYPE_CHECKING:
     from llmrs_cli.engine.backends.registry import BackendInfo
@@ -129,20 +129,14 @@ def examine_backend(info: BackendInfo) -> BackendReport:
 def why_unreachable(access: HubAccess) -> str:
     """Why the Hub cannot be reached, in one sentence; empty if it answers."""
     from llmrs_cli.hub.aliases import ALIASES, BUILT_IN
-    from llmrs_cli.hub.client import HubClient
-    from llmrs_cli.hub.listing import listing_path
-    from llmrs_cli.hub.refusals import Wanted
+    from llmrs_cli.hub.reach import reach
 
     if access.offline:
         return "Not asked: the network is not to be used."
-    repo = ALIASES[BUILT_IN].repo
     try:
-        client = HubClient(access.endpoint, access.token)
-        client.reach(listing_path(repo, "main"), Wanted(repo, client.page(repo), revision="main")).close()
-    except NetworkError as error:
+        reach(access, ALIASES[BUILT_IN].repo)
+    except LlmrsError as error:
         return error.message
-    except LlmrsError:
-        return ""  # it refused, so it is there
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Where the Hub is, where its cache lies, and who we are there, as the environment says."""
+"""Where the Hub is and where its cache lies, as the environment says. Who we are there, `hub.library` finds out."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from llmrs_cli.config import Setting, directories
-from llmrs_cli.errors import AccessError
-from llmrs_cli.hub.client import Secret
+from llmrs_cli.config import directories
+from llmrs_cli.errors import UsageError, quoted
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 
@@ -23,7 +23,6 @@ class HubAccess:
     cache: Path
     """Our own cache, for the built-in model."""
     endpoint: str = DEFAULT_ENDPOINT
-    token: Secret | None = None
     offline: bool = False
 
     @classmethod
@@ -32,26 +31,28 @@ class HubAccess:
         env = os.environ if env is None else env
         places = directories(env)
         return cls(
-            hub=places.hub,
-            cache=places.cache,
-            endpoint=env.get("HF_ENDPOINT") or DEFAULT_ENDPOINT,
-            token=read_token(env, places.token_file).value,
-            offline=offline,
+            places.hub, places.cache, (env.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/"), offline
         )
 
+    def page(self, repo: str) -> str:
+        """Address of a repository for a person."""
+        return f"{self.endpoint}/{repo}"
 
-def read_token(env: Mapping[str, str], file: Path) -> Setting[Secret | None]:
-    """The access token of HF_TOKEN or of the file that Hub programs log in to, and which of them it was."""
-    if text := "".join(env.get("HF_TOKEN", "").split()):
-        return Setting(_token(text, "HF_TOKEN"), "HF_TOKEN")
-    try:
-        text = "".join(file.read_text(encoding="utf-8").split())
-    except (OSError, UnicodeDecodeError):
-        return Setting(None)
-    return Setting(_token(text, str(file)) if text else None, str(file))
-
-
-def _token(text: str, origin: str) -> Secret:
-    if not text.isascii() or not text.isprintable():
-        raise AccessError(f"What {origin} holds is not a token.", hint="A token is a word such as hf_…")
-    return Secret(text)
+    def check(self) -> None:
+        """Raise UsageError unless the endpoint is an address that requests can go to."""
+        try:
+            parts = urlsplit(self.endpoint)
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:  # a port that is no number
+            good = False
+        if (
+            not good
+            or "@" in parts.netloc
+            or parts.query
+            or parts.fragment
+            or not self.endpoint.isprintable()
+        ):
+            raise UsageError(
+                f"HF_ENDPOINT is not the address of a Hub: {quoted(self.endpoint.rpartition('@')[2])}.",
+                hint="It looks like https://host or http://host:port.",
+            )

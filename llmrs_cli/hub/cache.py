@@ -2,7 +2,7 @@
 
     models--owner--repo/
         blobs/<hash>                         content, under the hash that the Hub gives it
-        blobs/<hash>.llmrs.incomplete        what has arrived of it so far
+        llmrs-partial/<hash>                 what has arrived so far of a file that we fetch ourselves
         refs/<revision>                      the commit that a branch or tag stood at when last asked
         snapshots/<commit>/<file>            a link to the blob
 
@@ -42,6 +42,15 @@ class CachedRepo:
         """Where Hub programs lock single files of this repository against each other."""
         return self.folder.parent / ".locks" / self.folder.name
 
+    @property
+    def partials(self) -> Path:
+        """Our folder of unfinished files."""
+        return self.folder / "llmrs-partial"
+
+    def unfinished(self) -> list[Path]:
+        """Parts of downloads, ours and those of other Hub programs."""
+        return sorted([*self.partials.glob("*"), *(self.folder / "blobs").glob("*.incomplete")])
+
     def commit(self, revision: str) -> str | None:
         """The commit that `revision` stood at when last asked; a full commit is itself."""
         if is_commit(revision):
@@ -62,7 +71,7 @@ class CachedRepo:
 
     def partial(self, file: RepoFile) -> Path:
         """Where the content of `file` gathers until it is whole."""
-        return self.folder / "blobs" / f"{file.hash}.llmrs.incomplete"
+        return self.partials / file.hash
 
     def has(self, commit: str, file: RepoFile) -> bool:
         """Whether the snapshot holds `file` in full length."""
@@ -76,16 +85,15 @@ class CachedRepo:
 
     def prepare(self, commit: str) -> None:
         """Make the folders that `enter` and a download write to."""
-        for folder in (self.folder / "blobs", self.snapshot(commit), self.lock_folder):
+        for folder in (self.folder / "blobs", self.partials, self.snapshot(commit), self.lock_folder):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def admit(self, file: RepoFile) -> None:
-        """Make the finished and checked partial of `file` its blob. Of two processes either may come first."""
+    def enter(self, commit: str, file: RepoFile) -> None:
+        """Our one way into the cache: make the finished and checked partial of `file` its blob, and link that
+        into the snapshot. Of two processes either may come first; where links do not work, a second name does.
+        """
         with suppress(FileNotFoundError):
             publish(self.partial(file), self.blob(file))
-
-    def enter(self, commit: str, file: RepoFile) -> None:
-        """Link the blob of `file` into the snapshot; where links do not work, a second name does."""
         target = self.snapshot(commit) / file.name
         temporary = target.with_name(f".{uuid.uuid4().hex}")
         try:
@@ -93,6 +101,7 @@ class CachedRepo:
         except OSError:
             temporary.hardlink_to(self.blob(file))
         temporary.replace(target)
+        temporary.unlink(missing_ok=True)  # renaming one name of a file to another of its names does nothing
         flush_folder(target.parent)
 
     def remember(self, revision: str, commit: str) -> None:

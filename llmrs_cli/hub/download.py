@@ -1,6 +1,12 @@
-"""One file from the Hub into the cache: resumed where it was cut, checked before it has a name.
+"""One file from the Hub into the cache: a small one by the library, weights by ranges of our own.
 
-Content gathers in a partial file that only ever grows; when something is wrong with it, it is removed and a
+The library fetches everything but weights. Versions 2.0 to 2.4 write each download under a name of its own
+(`_download_to_tmp_and_move` in file_download.py), remove it if the download fails and cannot find it again if
+the process dies, so gigabytes start over; they compare lengths only, so wrong content is in the cache before
+anybody can look; and they refuse files of more than 50 GB without Xet. Addresses, headers, the connection and
+the kinds of refusals are the library's here too.
+
+Weights gather in a partial file that only ever grows; when something is wrong with it, it is removed and a
 new one begun, never rewritten in place, because another process may just have published it. A transfer that
 is cut is taken up again with a range request, by the next process too. Only a file whose hash is right
 becomes a blob of the cache.
@@ -8,24 +14,29 @@ becomes a blob of the cache.
 
 from __future__ import annotations
 
-import http.client
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from llmrs_cli.errors import ModelError, NetworkError, quoted
 from llmrs_cli.hub.cache import CachedRepo
-from llmrs_cli.hub.client import Answer, HubClient
-from llmrs_cli.hub.files import CHUNK, locked, size_text
-from llmrs_cli.hub.listing import Listing, RepoFile
-from llmrs_cli.hub.refusals import OFFLINE_HINT, BusyError, Wanted
+from llmrs_cli.hub.files import locked, size_of, size_text
+from llmrs_cli.hub.library import Library
+from llmrs_cli.hub.listing import Listing, RepoFile, is_weight
+from llmrs_cli.hub.refusals import OFFLINE_HINT, BusyError
+
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
 
 PAUSES = (0.5, 1.0, 2.0, 4.0)
 """Seconds between tries in a row that bring nothing; after the last of them the failure stands."""
-
-
 ROUNDS = 3
 """Times that a file is fetched whole before its content counts as wrong."""
 
@@ -34,11 +45,21 @@ class Cancelled(Exception):  # no failure: another file's download failed, or Ct
     """The transfer was told to stop."""
 
 
+def patiently(action: Callable[[], T], pauses: Sequence[float]) -> T:
+    """What `action` returns; a Hub that is busy is asked again after each pause."""
+    for pause in pauses:
+        try:
+            return action()
+        except BusyError as error:
+            time.sleep(max(error.wait, pause))
+    return action()
+
+
 @dataclass(frozen=True, slots=True)
 class Transfer:
     """What every file of one download shares."""
 
-    client: HubClient
+    library: Library
     listing: Listing
     cached: CachedRepo
     stop: threading.Event
@@ -52,102 +73,79 @@ class Transfer:
         Raises NetworkError where the network or Hub fails for good, ModelError if the content stays wrong,
         AccessError if the Hub refuses, OSError if the disk does, Cancelled when `stop` is set.
         """
-        with locked(self.cached.lock_folder / f"{file.hash}.lock"):
-            self._bring_blob(file, report)
-            self.cached.enter(self.listing.commit, file)
+        library, listing, cached = self.library, self.listing, self.cached
+        if is_weight(file.name):
+            with locked(cached.lock_folder / f"{file.hash}.lock"):
+                self._make_right(file, partial(self._gather, file, report))
+                cached.enter(listing.commit, file)
+        else:
+            self._make_right(file, partial(patiently, partial(library.fetch, listing, file), self.pauses))
         report(file.size)
 
-    def _bring_blob(self, file: RepoFile, report: Callable[[int], None]) -> None:
-        """Make the blob of `file` be there, whoever brings it; what has a wrong hash is fetched anew."""
-        partial = self.cached.partial(file)
+    def _make_right(self, file: RepoFile, bring: Callable[[], Path]) -> None:
+        """Let `bring` bring `file`; what has a wrong hash is removed and brought anew."""
         for _ in range(ROUNDS):
-            if self.cached.has_blob(file):
+            path = bring()
+            if file.is_content_of(path):
                 return
-            self._gather(file, partial, report)
-            if file.is_content_of(partial):
-                self.cached.admit(file)
-            else:
-                partial.unlink(missing_ok=True)
-        if not self.cached.has_blob(file):
-            raise ModelError(
-                f"{quoted(file.name)} of {quoted(self.listing.repo)} arrives damaged: its hash is not the one listed.",
-                hint="Try again later; if it stays so, a proxy or mirror alters the file.",
-            )
+            for wrong in {path.resolve(), path}:
+                wrong.unlink(missing_ok=True)
+        raise ModelError(
+            f"{quoted(file.name)} of {quoted(self.listing.repo)} arrives damaged: its hash is not the one listed.",
+            hint="Try again later; if it stays so, a proxy or mirror alters the file.",
+        )
 
-    def _gather(self, file: RepoFile, partial: Path, report: Callable[[int], None]) -> None:
-        """Fill `partial` to the file's length, across cuts, unless another process brings the blob first."""
-        tries = 0
-        while (have := _length(partial)) < file.size and not self.cached.has_blob(file):
+    def _gather(self, file: RepoFile, report: Callable[[int], None]) -> Path:
+        """Where all of `file` is: its partial, filled across cuts, or the blob if another process brought it."""
+        target, tries = self.cached.partial(file), 0
+        while (have := size_of(target)) < file.size:
+            if self.cached.has_blob(file):
+                return self.cached.blob(file)
             try:
-                self._receive(file, partial, max(have, 0), report)
+                self._receive(file, target, have, report)
             except (BusyError, FileNotFoundError) as error:  # the latter: another process took the partial
-                tries = 0 if _length(partial) > have else tries + 1
+                tries = 0 if size_of(target) > have else tries + 1
                 if tries > len(self.pauses):
                     raise
                 asked = error.wait if isinstance(error, BusyError) else 0.0
                 if self.stop.wait(max(asked, self.pauses[tries - 1] if tries else 0.0)):
                     raise Cancelled from error
+        return target
 
-    def _receive(self, file: RepoFile, partial: Path, have: int, report: Callable[[int], None]) -> None:
+    def _receive(self, file: RepoFile, target: Path, have: int, report: Callable[[int], None]) -> None:
         """One request: write what comes from byte `have` on. Raises BusyError if that is not all."""
-        headers = {"Range": f"bytes={have}-"} if have else {}
-        wanted = Wanted(self.listing.repo, self.client.page(self.listing.repo), file=file.name)
-        answer = self.client.get(self.listing.path_of(file), wanted, headers)
-        try:
+        with self.library.stream(self.listing, file, have) as answer:
             if have and _start_of(answer) != have:  # the server does not do ranges: all of it comes again
-                partial.unlink(missing_ok=True)
+                target.unlink(missing_ok=True)
                 have = 0
             _check_length(answer, file, have)
             if not have:
-                partial.touch()
-            with partial.open("r+b") as out:
+                target.touch()
+            with target.open("r+b") as out:
                 out.seek(have)  # at a place, not at the end: two writers then write the same
-                for chunk in _chunks(answer, file.size - have, self.stop):
-                    out.write(chunk)
-                    have += len(chunk)
+                for chunk in answer.iter_raw():
+                    if self.stop.is_set():
+                        raise Cancelled
+                    out.write(chunk[: file.size - have])
+                    have = min(have + len(chunk), file.size)
                     report(have)
-        finally:
-            answer.close()
-        if have < file.size:
-            raise BusyError(f"The transfer of {quoted(file.name)} was cut.", hint=OFFLINE_HINT)
+                    if have == file.size:
+                        return
+        raise BusyError(f"The transfer of {quoted(file.name)} was cut.", hint=OFFLINE_HINT)
 
 
-def _length(path: Path) -> int:
-    """Bytes in a file; -1 if there is none."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1
-
-
-def _start_of(answer: Answer) -> int:
+def _start_of(answer: httpx2.Response) -> int:
     """The byte of the file at which an answer begins."""
     match = re.match(r"bytes (\d{1,18})-", answer.headers.get("Content-Range", ""))
-    return int(match[1]) if answer.status == 206 and match else 0
+    return int(match[1]) if answer.status_code == 206 and match else 0
 
 
-def _check_length(answer: Answer, file: RepoFile, have: int) -> None:
+def _check_length(answer: httpx2.Response, file: RepoFile, have: int) -> None:
     """Refuse an answer that cannot be the file: a log-in page, another file, a compressed body."""
-    length = answer.headers.get("Content-Length")
-    if length is not None and length != str(file.size - have):
+    rest, encoding = file.size - have, answer.headers.get("Content-Encoding", "identity")
+    length = answer.headers.get("Content-Length", str(rest))
+    if length != str(rest) or encoding != "identity":
         raise NetworkError(
-            f"{quoted(file.name)} should bring {size_text(file.size - have)} and brings {quoted(length)} bytes.",
+            f"{quoted(file.name)} should bring {size_text(rest)} and brings {quoted(length)} bytes ({quoted(encoding)}).",
             hint="Does a proxy or log-in page stand in between? " + OFFLINE_HINT,
         )
-    if answer.headers.get("Content-Encoding", "identity") != "identity":
-        raise NetworkError(f"{quoted(file.name)} arrives in an encoding that was not asked for.")
-
-
-def _chunks(answer: Answer, limit: int, stop: threading.Event) -> Iterator[bytes]:
-    """The body up to `limit` bytes; it ends early where the connection does."""
-    while limit > 0:
-        if stop.is_set():
-            raise Cancelled
-        try:
-            chunk = answer.read(min(CHUNK, limit))
-        except (OSError, http.client.HTTPException):
-            return
-        if not chunk:
-            return
-        limit -= len(chunk)
-        yield chunk

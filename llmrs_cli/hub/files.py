@@ -74,6 +74,19 @@ def size_text(count: int) -> str:
     return f"{value:.1f} {unit}" if tenths else f"{value:.0f} {unit}"
 
 
+def size_of(path: Path) -> int:
+    """Bytes of a file, a link followed; 0 for what is no file or has just gone."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def folder_bytes(folder: Path) -> int:
+    """Bytes of the files under `folder`, links not followed: what its removal frees."""
+    return sum(size_of(path) for path in folder.rglob("*") if not path.is_symlink())
+
+
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal."""
     with path.open("rb") as file:

@@ -34,6 +34,7 @@ class Fit:
 
     weights: int
     kv_per_token: int
+    """0 where nothing but the files' size is known."""
     context: int
     """Tokens per request that were asked for."""
     parallel: int
@@ -61,7 +62,7 @@ class Fit:
     def largest_context(self) -> int:
         """The longest context per request that would fit, at most the model's; 0 if the weights do not."""
         room = self.free - self.weights - RESERVE
-        return max(0, min(self.model_context, room // (self.kv_per_token * self.parallel)))
+        return max(0, min(self.model_context, room // max(1, self.kv_per_token * self.parallel)))
 
 
 def plan(
@@ -115,7 +116,9 @@ def require_fit(fit: Fit, name: str) -> None:
     if fit.fits:
         return
     parts = f"weights {size_text(fit.weights)}, KV cache {size_text(fit.kv)} for {fit.context:,} tokens"
-    if fit.parallel > 1:
+    if not fit.kv_per_token:
+        parts = f"weights {size_text(fit.weights)}, before any KV cache"
+    elif fit.parallel > 1:
         parts += f" × {fit.parallel} requests"
     raise DoesNotFitError(
         f"{quoted(name)} needs {size_text(fit.needed)} of memory ({parts}), and {size_text(fit.free)} are free.",
@@ -127,18 +130,18 @@ def fit_check(name: str, *, free: int, context: int | None, parallel: int = 1, k
     """A check for `store.locate`: refuses a model that does not fit before its weights are fetched."""
 
     def check(config: Mapping[str, object], weights: int) -> None:
-        if config:  # a lone GGUF file says what it is only once it is here
-            require_fit(
-                plan(
-                    config,
-                    free=free,
-                    context=context,
-                    parallel=parallel,
-                    weights=weights,
-                    kv_itemsize=kv_itemsize,
-                ),
-                name,
+        if not config:  # a lone GGUF file says what it is only once it is here; its size is known
+            fit = Fit(weights, kv_per_token=0, context=0, parallel=parallel, model_context=0, free=free)
+        else:
+            fit = plan(
+                config,
+                free=free,
+                context=context,
+                parallel=parallel,
+                weights=weights,
+                kv_itemsize=kv_itemsize,
             )
+        require_fit(fit, name)
 
     return check
 

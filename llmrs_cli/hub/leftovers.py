@@ -16,7 +16,8 @@ from pathlib import Path
 
 from llmrs_cli.hub.builtin import WORK_PREFIX
 from llmrs_cli.hub.cache import CachedRepo
-from llmrs_cli.hub.shelf import kept_commits, repos_in, size_of
+from llmrs_cli.hub.files import size_of
+from llmrs_cli.hub.shelf import kept_commits, repos_in
 
 SETTLED = 3600.0
 """Seconds without a change after which a part of a download is taken for abandoned."""
@@ -72,10 +73,11 @@ def _of_repo(hub: Path, repo: str, before: float) -> Iterator[Leftover]:
         if snapshot not in superseded
         for path in snapshot.rglob("*")
     }
-    for blob in sorted((cached.folder / "blobs").glob("*")):
-        if blob.stat().st_mtime >= before or blob.is_symlink():
+    unfinished = cached.unfinished()
+    for path in sorted({*unfinished, *(cached.folder / "blobs").glob("*")}):
+        if path.stat().st_mtime >= before or path.is_symlink():
             continue
-        if blob.name.endswith(".incomplete"):
-            yield Leftover(blob, size_of(blob), "unfinished download")
-        elif blob.resolve() not in used:
-            yield Leftover(blob, size_of(blob), "content of no commit")
+        if path in unfinished:
+            yield Leftover(path, size_of(path), "unfinished download")
+        elif path.resolve() not in used:
+            yield Leftover(path, size_of(path), "content of no commit")

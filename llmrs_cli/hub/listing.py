@@ -1,7 +1,7 @@
 """What a repository holds at one commit, and which of its files a model needs. Nothing is asked here.
 
-The listing is the Hub's answer to one request: commit, names, sizes, and a hash for every file (SHA-256 for
-large ones, git's own blob hash for the rest). Nothing in it is trusted before it has been checked here.
+The library hands over the Hub's listing as it came: commit, names, sizes, and a hash for every file (SHA-256
+for large ones, git's own blob hash for the rest). Nothing in it is trusted before it has been checked here.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
 
-from llmrs_cli.errors import ModelError, NetworkError, quoted
+from llmrs_cli.errors import ModelError, quoted
 from llmrs_cli.hub.files import CHUNK, is_portable, no_clashes, refuse_escape
-from llmrs_cli.hub.refusals import OFFLINE_HINT
+from llmrs_cli.hub.refusals import not_a_hub
+
+if TYPE_CHECKING:
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
 MAX_FILES = 10_000
 SMALL = frozenset(
@@ -37,6 +39,9 @@ SMALL = frozenset(
     }
 )
 """Files beside the weights that a loader or tokenizer of ours reads."""
+
+MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What the library raises at an answer that is no Hub's."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -80,56 +85,34 @@ class Listing:
     commit: str
     files: tuple[RepoFile, ...]
 
-    def path_of(self, file: RepoFile) -> str:
-        """Where the endpoint serves `file`."""
-        return f"/{self.repo}/resolve/{self.commit}/{quote(file.name)}"
-
-
-def listing_path(repo: str, revision: str) -> str:
-    """The request whose answer `parse_listing` reads."""
-    return f"/api/models/{repo}/revision/{quote(revision, safe='')}?blobs=true"
-
 
 def is_commit(revision: str) -> bool:
     """Whether a revision is a full commit, which never changes its content."""
     return _COMMIT.fullmatch(revision) is not None
 
 
-def parse_listing(repo: str, answer: object) -> Listing:
+def parse_listing(repo: str, info: ModelInfo) -> Listing:
     """Check the Hub's answer. Raises NetworkError if it is no listing at all, ModelError for unsafe names.
 
     Files whose names cannot exist on every system are left out: nothing that a model needs is called so.
     """
-    match answer:
-        case {"sha": str(commit), "siblings": list(siblings)} if (
-            is_commit(commit) and len(siblings) <= MAX_FILES
-        ):
-            files = [_repo_file(entry) for entry in siblings]
-        case _:
-            raise _not_a_listing()
+    entries = info.siblings or []
+    if not isinstance(info.sha, str) or not is_commit(info.sha) or len(entries) > MAX_FILES:
+        raise not_a_hub()
+    files = [_repo_file(entry) for entry in entries]
     for file in files:
         refuse_escape(file.name)
-    return Listing(repo, commit, tuple(file for file in files if is_portable(file.name)))
+    return Listing(repo, info.sha, tuple(file for file in files if is_portable(file.name)))
 
 
-def _repo_file(entry: object) -> RepoFile:
-    match entry:
-        case {"rfilename": str(name), "lfs": {"sha256": str(digest), "size": int(size)}}:
-            good = _SHA256.fullmatch(digest)
-        case {"rfilename": str(name), "blobId": str(digest), "size": int(size)}:
-            good = _COMMIT.fullmatch(digest)
+def _repo_file(entry: RepoSibling) -> RepoFile:
+    size, digest = (entry.lfs.size, entry.lfs.sha256) if entry.lfs else (entry.size, entry.blob_id)
+    known = _SHA256 if entry.lfs else _COMMIT
+    match entry.rfilename, size, digest:
+        case str(name), int(count), str(text) if 0 <= count < 2**50 and known.fullmatch(text):
+            return RepoFile(name, count, text)
         case _:
-            raise _not_a_listing()
-    if not good or not 0 <= size < 2**50:
-        raise _not_a_listing()
-    return RepoFile(name, size, digest)
-
-
-def _not_a_listing() -> NetworkError:
-    return NetworkError(
-        "The answer to the request for the model's files is not a Hub's.",
-        hint="Is HF_ENDPOINT right, and does a proxy or log-in page stand in between? " + OFFLINE_HINT,
-    )
+            raise not_a_hub()
 
 
 def needed(listing: Listing, file: str | None = None) -> tuple[RepoFile, ...]:

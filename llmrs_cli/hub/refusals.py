@@ -1,17 +1,20 @@
-"""What a Hub's refusal means, in one sentence each; pure functions from status and headers to an error.
+"""What the errors of the Hub's library mean, in one sentence each; pure functions from theirs to ours.
 
-The Hub names the reason in `X-Error-Code`, and for gated repositories in the words of `X-Error-Message`.
-Neither is repeated to the user: the texts here are ours, and a token is never part of one.
+For gated repositories the Hub names the reason in the words of `X-Error-Message`. Nothing that it writes is
+repeated to the user: the texts here are ours, and a token or a signed address is never part of one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError, quoted
 from llmrs_cli.hub.aliases import ALIASES
 from llmrs_cli.hub.names import nearest
+
+if TYPE_CHECKING:
+    import httpx2
 
 OFFLINE_HINT = "Check the network; with --offline only what is on this machine is used."
 MAX_WAIT = 60.0
@@ -19,50 +22,74 @@ MAX_WAIT = 60.0
 
 
 class BusyError(NetworkError):
-    """The Hub or the way to it failed in a manner that may pass: worth another try after `wait` seconds.
+    """The Hub or the way to it failed in a manner that may pass: worth another try after `wait` seconds."""
 
-    `reached` says that the Hub itself answered so.
-    """
-
-    def __init__(
-        self, message: str, *, hint: str | None = None, wait: float = 0.0, reached: bool = False
-    ) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, wait: float = 0.0) -> None:
         super().__init__(message, hint=hint)
         self.wait = wait
-        self.reached = reached
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What was asked for; messages name it."""
+    """What was asked for, and by whom; messages name it."""
 
     repo: str
     page: str
     """Address of the repository for a person."""
+    with_token: bool
     revision: str | None = None
     file: str | None = None
 
 
-def refusal(status: int, headers: Mapping[str, str], wanted: Wanted, *, with_token: bool) -> LlmrsError:
-    """The error for an answer of `status` ≥ 400 to a request for `wanted`."""
-    code = headers.get("X-Error-Code", "")
-    words = headers.get("X-Error-Message", "").lower()
-    if code == "GatedRepo":
-        return _gated(words, wanted, with_token=with_token)
-    if code == "RevisionNotFound":
-        return ModelError(
-            f"{quoted(wanted.repo)} has no revision {quoted(wanted.revision)}.",
-            hint=f"The page lists branches and tags: {wanted.page}/tree/main",
-        )
-    if code == "EntryNotFound":
-        return ModelError(f"{quoted(wanted.repo)} has no file {quoted(wanted.file)}.")
-    if status == 401 and "invalid credentials" in words:
+def refusal(error: BaseException | None, wanted: Wanted) -> LlmrsError:
+    """The error for one that the library raised at a request for `wanted`."""
+    import httpx2
+    from huggingface_hub import errors
+
+    match error:
+        case errors.LocalEntryNotFoundError():  # "and it is not in the cache"; what happened is its cause
+            return refusal(error.__cause__, wanted)
+        case errors.GatedRepoError():
+            return _gated(error.response, wanted)
+        case errors.RevisionNotFoundError():
+            return ModelError(
+                f"{quoted(wanted.repo)} has no revision {quoted(wanted.revision)}.",
+                hint=f"The page lists branches and tags: {wanted.page}/tree/main",
+            )
+        case errors.RemoteEntryNotFoundError():
+            return ModelError(f"{quoted(wanted.repo)} has no file {quoted(wanted.file)}.")
+        case errors.RepositoryNotFoundError():
+            return _no_repo(wanted)
+        case errors.HfHubHTTPError():
+            return _by_status(error.response, wanted)
+        case httpx2.TooManyRedirects():
+            hint = "Check HF_ENDPOINT and the proxy variables."
+            return NetworkError("The Hub redirects in a circle.", hint=hint)
+        case httpx2.RequestError():
+            what = f"transfer of {quoted(wanted.file)}" if wanted.file else "Hub's answer"
+            return BusyError(f"The {what} was cut.", hint=OFFLINE_HINT)
+        case _:
+            return not_a_hub()
+
+
+def not_a_hub() -> NetworkError:
+    """The error for an answer that no Hub gives."""
+    return NetworkError(
+        "The answer to the request for the model's files is not a Hub's.",
+        hint="Is HF_ENDPOINT right, and does a proxy or log-in page stand in between? " + OFFLINE_HINT,
+    )
+
+
+def _by_status(answer: httpx2.Response, wanted: Wanted) -> LlmrsError:
+    """The error for a refusal that the library has no class for."""
+    status = answer.status_code
+    if status == 401 and "invalid credentials" in _words(answer):
         return AccessError(
             "The Hub does not know the token it was given.",
             hint="Make a new one at the Hub's settings page and put it into HF_TOKEN.",
         )
-    if code == "RepoNotFound" or status in (401, 404):
-        return _no_repo(wanted, with_token=with_token)
+    if status in (401, 404):
+        return _no_repo(wanted)
     if status == 403:
         return AccessError(
             f"The Hub does not let this token read {quoted(wanted.repo)}.",
@@ -72,22 +99,17 @@ def refusal(status: int, headers: Mapping[str, str], wanted: Wanted, *, with_tok
         return BusyError(
             "The Hub says that there were too many requests.",
             hint="Wait a few minutes; with a token in HF_TOKEN the limits are higher.",
-            wait=_retry_after(headers),
-            reached=True,
+            wait=_retry_after(answer),
         )
     if status >= 500:
-        return BusyError(
-            f"The Hub is out of order (status {status}).",
-            hint="Try again later.",
-            wait=_retry_after(headers),
-            reached=True,
-        )
+        message = f"The Hub is out of order (status {status})."
+        return BusyError(message, hint="Try again later.", wait=_retry_after(answer))
     return NetworkError(f"The Hub refuses the request (status {status}).", hint=f"See {wanted.page}")
 
 
-def _gated(words: str, wanted: Wanted, *, with_token: bool) -> AccessError:
-    repo = quoted(wanted.repo)
-    if not with_token:
+def _gated(answer: httpx2.Response, wanted: Wanted) -> AccessError:
+    repo, words = quoted(wanted.repo), _words(answer)
+    if not wanted.with_token:
         return AccessError(
             f"{repo} is gated, and no token was given.",
             hint=f"Accept the licence at {wanted.page} and put a token of your account into HF_TOKEN.",
@@ -105,15 +127,19 @@ def _gated(words: str, wanted: Wanted, *, with_token: bool) -> AccessError:
     )
 
 
-def _no_repo(wanted: Wanted, *, with_token: bool) -> ModelError:
+def _no_repo(wanted: Wanted) -> ModelError:
     near = nearest(wanted.repo)
     hints = [f"Did you mean {near!r}?"] if near and ALIASES[near].repo != wanted.repo else []
-    if not with_token:
+    if not wanted.with_token:
         hints.append("If it is private, put a token into HF_TOKEN.")
     return ModelError(f"The Hub has no repository {quoted(wanted.repo, 120)}.", hint=" ".join(hints) or None)
 
 
-def _retry_after(headers: Mapping[str, str]) -> float:
+def _words(answer: httpx2.Response) -> str:
+    return answer.headers.get("X-Error-Message", "").lower()
+
+
+def _retry_after(answer: httpx2.Response) -> float:
     """Seconds of a Retry-After header; its date form counts as nothing said."""
-    text = headers.get("Retry-After", "")
+    text = answer.headers.get("Retry-After", "")
     return min(float(text), MAX_WAIT) if text.isascii() and text.isdigit() and len(text) < 9 else 0.0

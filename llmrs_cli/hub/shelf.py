@@ -15,6 +15,7 @@ from pathlib import Path
 from llmrs_cli.errors import LlmrsError, quoted
 from llmrs_cli.hub.aliases import ALIASES, BUILT_IN
 from llmrs_cli.hub.cache import CachedRepo
+from llmrs_cli.hub.files import folder_bytes, size_of
 from llmrs_cli.hub.listing import RepoFile, is_commit
 
 _FOLDER = re.compile(r"models--([A-Za-z0-9._-]+?)--([A-Za-z0-9._-]+)")
@@ -51,7 +52,7 @@ def kept_commits(hub: Path, repo: str) -> Iterator[Kept]:
     name = next(
         (alias.name for alias in ALIASES.values() if alias.repo == repo and alias.name != BUILT_IN), repo
     )
-    partial = sum(size_of(path) for path in (cached.folder / "blobs").glob("*.incomplete"))
+    partial = sum(size_of(path) for path in cached.unfinished())
     refs = _refs(cached)
     commits = sorted(path.name for path in _folders(cached.folder / "snapshots") if is_commit(path.name))
     for commit in commits:
@@ -75,7 +76,7 @@ def remove_repo(hub: Path, repo: str) -> int:
     Raises LlmrsError if the folder is not one of the cache's own or cannot be removed.
     """
     cached = CachedRepo.of(hub, repo)
-    freed = sum(size_of(path) for path in cached.folder.rglob("*") if not path.is_symlink())
+    freed = folder_bytes(cached.folder)
     if cached.folder.is_symlink():
         raise LlmrsError(
             f"{quoted(str(cached.folder), 200)} is a link to somewhere else.", hint="Remove it by hand."
@@ -103,18 +104,15 @@ def damaged_files(hub: Path, repo: str, commit: str) -> Iterator[tuple[str, bool
             yield path.relative_to(snapshot).as_posix(), not file.is_content_of(content)
 
 
-def size_of(path: Path) -> int:
-    """Bytes of a file, a link followed; 0 for what is no file or has just gone."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:
-        return 0
+def built_in_path(cache: Path) -> Path:
+    """Where the built-in model lies, or will."""
+    file = ALIASES[BUILT_IN].file
+    assert file is not None, "the built-in model is one file"
+    return cache / "models" / file
 
 
 def _built_in(cache: Path) -> Iterator[Kept]:
-    alias = ALIASES[BUILT_IN]
-    assert alias.file is not None, "the built-in model is one file"
-    path = cache / "models" / alias.file
+    path = built_in_path(cache)
     if path.is_file():
         yield Kept(BUILT_IN, None, None, (), path, size_of(path), 0)
 

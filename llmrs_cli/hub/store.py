@@ -1,17 +1,14 @@
 """From a model's name to its files on this machine, fetched first where needed.
 
-The order of things, for a repository of the Hub: one request says whether the Hub can be reached, which
-commit the revision stands at, and what the files are. If it cannot be reached, a copy in the cache starts
-with a warning. Small files come first, so that the caller can look at the configuration before the first
-weight is fetched. A branch counts as moved in the cache only once everything is there.
+The order of things, for a repository of the Hub: one request says whether the Hub can be reached, a second
+which commit the revision stands at and what the files are. If it cannot be reached, a copy in the cache
+starts with a warning. Small files come first, so that the caller can look at the configuration before the
+first weight is fetched. A branch counts as moved in the cache only once everything is there.
 """
 
 from __future__ import annotations
 
-import http.client
-import json
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,16 +18,14 @@ from llmrs_cli.hub.access import HubAccess
 from llmrs_cli.hub.bring import Check, bring
 from llmrs_cli.hub.builtin import locate_built_in
 from llmrs_cli.hub.cache import CachedRepo
-from llmrs_cli.hub.client import HubClient
-from llmrs_cli.hub.download import PAUSES, Transfer
-from llmrs_cli.hub.listing import Listing, RepoFile, listing_path, needed, parse_listing
+from llmrs_cli.hub.download import PAUSES, Transfer, patiently
+from llmrs_cli.hub.library import Library
+from llmrs_cli.hub.listing import Listing, RepoFile, needed
 from llmrs_cli.hub.names import ModelName
 from llmrs_cli.hub.progress import Progress
-from llmrs_cli.hub.refusals import BusyError, Wanted
+from llmrs_cli.hub.reach import reach
 
 DEFAULT_REVISION = "main"
-MAX_LISTING = 32 << 20
-"""Bytes of a listing that are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +74,7 @@ def preview(name: ModelName, access: HubAccess) -> Preview:
     if access.offline:
         raise NetworkError("Looking at a repository needs the network, and it is not to be used.")
     cached = CachedRepo.of(access.hub, name.repo)
-    client = HubClient(access.endpoint, access.token)
-    listing = _ask(client, name.repo, name.revision or DEFAULT_REVISION, pauses=PAUSES)
+    _, listing = _ask(access, name.repo, name.revision or DEFAULT_REVISION, PAUSES)
     files = ((file, cached.has_blob(file)) for file in needed(listing, name.file))
     return Preview(listing.commit, tuple(files))
 
@@ -95,9 +89,8 @@ def _from_hub(
         if here is None:
             raise _missing(name)
         return here
-    client = HubClient(access.endpoint, access.token)
     try:
-        listing = _ask(client, repo, revision, pauses=() if here else PAUSES)
+        library, listing = _ask(access, repo, revision, () if here else PAUSES)
         files = needed(listing, name.file)
     except NetworkError as error:
         if here is None:
@@ -108,7 +101,7 @@ def _from_hub(
         if here is None:
             raise
         raise _with_cache_hint(error) from error
-    bring(Transfer(client, listing, cached, threading.Event(), PAUSES), files, progress, check)
+    bring(Transfer(library, listing, cached, threading.Event(), PAUSES), files, progress, check)
     cached.remember(revision, listing.commit)
     found = _in_cache(cached, listing.commit, name.file)
     if found is None:
@@ -134,24 +127,8 @@ def _with_cache_hint(error: AccessError | ModelError) -> LlmrsError:
     return type(error)(error.message, hint=hint)
 
 
-def _ask(client: HubClient, repo: str, revision: str, *, pauses: Sequence[float]) -> Listing:
-    """The listing of `repo` at `revision`. A Hub that answers but is busy is asked again after each pause."""
-    wanted = Wanted(repo, client.page(repo), revision=revision)
-    for pause in [*pauses, None]:
-        try:
-            answer = client.reach(listing_path(repo, revision), wanted)
-            break
-        except BusyError as error:
-            if pause is None or not error.reached:
-                raise
-            time.sleep(max(error.wait, pause))
-    try:
-        content = answer.read(MAX_LISTING)
-    except (OSError, http.client.HTTPException) as error:
-        raise NetworkError("The Hub's answer was cut.", hint="Run the command again.") from error
-    finally:
-        answer.close()
-    try:
-        return parse_listing(repo, json.loads(content))
-    except (ValueError, RecursionError):
-        return parse_listing(repo, None)
+def _ask(access: HubAccess, repo: str, revision: str, pauses: Sequence[float]) -> tuple[Library, Listing]:
+    """The listing of `repo` at `revision`, and the library that gave it. A busy Hub is asked again after `pauses`."""
+    reach(access, repo)
+    library = Library(access)
+    return library, patiently(lambda: library.listing(repo, revision), pauses)

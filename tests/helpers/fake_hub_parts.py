@@ -44,6 +44,8 @@ class Fault:
     """Sent in place of the content, with its own length."""
     cut_after: int | None = None
     """Close the connection after so many bytes of the body."""
+    no_length: bool = False
+    """Do not say how long the body is; it ends with the connection."""
     no_range: bool = False
     """Answer a range request with all of the file."""
     flip: bool = False

@@ -19,11 +19,15 @@ WEIGHTS = bytes(range(256)) * 400
 """Content of the small repository's one large file; nothing here looks inside."""
 
 
+NOT_OURS = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
+
+
 @pytest.fixture(autouse=True)
-def _nobody_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nobody_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No proxy, token or cache of the person who runs the tests; no pauses between tries."""
     monkeypatch.setattr("llmrs_cli.hub.store.PAUSES", (0.0, 0.0, 0.0, 0.0))
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HF_TOKEN", "HF_HOME", "HF_HUB_CACHE"):
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", str(tmp_path / "hf" / "token"))
+    for name in (*NOT_OURS, "HF_HOME", "HF_HUB_CACHE", "HF_OIDC_RESOURCE"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
 
@@ -50,14 +54,14 @@ def told() -> Told:
 
 
 @pytest.fixture
-def find(tmp_path: Path, told: Told) -> Locate:
+def find(tmp_path: Path, told: Told, monkeypatch: pytest.MonkeyPatch) -> Locate:
     """`find(hub, "a/b")` locates a model with its cache under the test's folder."""
 
     def locate_it(
         hub: FakeHub, text: str = "a/b", *, offline: bool = False, token: str = "", check: Check | None = None
     ) -> Located:
-        env = {**hub.env(tmp_path), "HF_TOKEN": token}
-        access = HubAccess.from_environment(offline=offline, env=env)
+        monkeypatch.setenv("HF_TOKEN", token)
+        access = HubAccess.from_environment(offline=offline, env=hub.env(tmp_path))
         return locate(parse_model(text), access, told, check)
 
     return locate_it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ from hypothesis import strategies as st
 
 from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError
 from llmrs_cli.hub.access import HubAccess
+from llmrs_cli.hub.cache import CachedRepo
+from llmrs_cli.hub.listing import RepoFile
 from llmrs_cli.hub.names import parse_model
 from llmrs_cli.hub.store import locate
 from tests.helpers.fake_hub import FakeHub, FakeRepo, Fault, fake_hub
@@ -24,13 +27,9 @@ from tests.hub.conftest import WEIGHTS, Locate
 CUT = len(WEIGHTS) // 3
 
 
-def blobs(tmp_path: Path) -> list[str]:
-    """Names in the cache's blob folder."""
-    return sorted(path.name for path in (tmp_path / "hf/hub/models--a--b/blobs").iterdir())
-
-
-def partials(tmp_path: Path) -> list[str]:
-    return [name for name in blobs(tmp_path) if name.endswith(".incomplete")]
+def partials(tmp_path: Path) -> list[int]:
+    """Sizes of what lies about unfinished."""
+    return [path.stat().st_size for path in CachedRepo.of(tmp_path / "hf/hub", "a/b").unfinished()]
 
 
 def assert_no_model(tmp_path: Path) -> None:
@@ -48,6 +47,17 @@ def test_a_cut_transfer_goes_on_where_it_was_cut(find: Locate, small: FakeRepo) 
         assert [seen.range for seen in hub.stored] == [None, f"bytes={CUT}-", f"bytes={2 * CUT}-"]
         small_bytes = len(small.files["config.json"]) + len(small.files["tokenizer.json"])
         assert hub.sent == len(WEIGHTS) + small_bytes, "no byte comes twice"
+
+
+def test_an_answer_of_unknown_length_that_ends_early_is_a_cut(find: Locate, small: FakeRepo) -> None:
+    with fake_hub({"a/b": small}) as hub:
+        hub.fail(
+            "/lfs/", *[Fault(cut_after=CUT, no_length=True)] * 2, *[Fault(cut_after=0, no_length=True)] * 5
+        )
+        with pytest.raises(NetworkError, match=r"'model.safetensors' was cut"):
+            find(hub)
+        assert hub.stored[2].range == f"bytes={2 * CUT}-"
+        assert (find(hub).path / "model.safetensors").read_bytes() == WEIGHTS
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -71,9 +81,7 @@ def test_a_transfer_that_never_gets_on_fails_after_a_few_tries(
             find(hub)
         assert len(hub.stored) == 6
     assert_no_model(tmp_path)
-    assert [
-        path.stat().st_size for path in (tmp_path / "hf/hub/models--a--b/blobs").glob("*.incomplete")
-    ] == [CUT]
+    assert partials(tmp_path) == [CUT]
 
 
 def test_the_next_run_takes_up_what_an_earlier_one_left(find: Locate, small: FakeRepo) -> None:
@@ -142,7 +150,7 @@ def test_something_else_in_place_of_the_file_is_refused(
 ) -> None:
     with fake_hub({"a/b": small}) as hub:
         hub.fail("/lfs/", fault)
-        with pytest.raises(NetworkError, match=r"should bring 102 kB and brings|not asked for"):
+        with pytest.raises(NetworkError, match=r"should bring 102 kB and brings"):
             find(hub)
     assert_no_model(tmp_path)
 
@@ -163,14 +171,19 @@ def test_redirects_in_a_circle_end(find: Locate, small: FakeRepo) -> None:
             find(hub)
 
 
-@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://[", "gopher:x"])
+@pytest.mark.parametrize(
+    "location", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher:x", "http://[", "http://a b/"]
+)
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
 def test_redirects_to_anything_but_http_are_not_followed(
-    find: Locate, small: FakeRepo, location: str
+    find: Locate, small: FakeRepo, tmp_path: Path, location: str, file: str
 ) -> None:
+    headers = {"Location": location, "X-Repo-Commit": small.commit, "ETag": '"0"'}
     with fake_hub({"a/b": small}) as hub:
-        hub.fail("config.json", Fault(status=302, headers={"Location": location}))
-        with pytest.raises(NetworkError, match="not safe to follow"):
+        hub.fail(f"/resolve/.*/{file}", *[Fault(status=302, headers=headers)] * 10)
+        with pytest.raises(NetworkError, match="not safe to follow|was cut|is not a Hub's"):
             find(hub)
+    assert_no_model(tmp_path)
 
 
 def test_a_failure_ends_the_other_transfers(find: Locate, tmp_path: Path) -> None:
@@ -193,7 +206,7 @@ class FullDisk:
 
     def __call__(self, path: Path, mode: str = "r", *args: Any, **rest: Any) -> IO[Any]:
         file: IO[Any] = self.open(path, mode, *args, **rest)
-        return _Failing(self, file) if mode == "r+b" else file  # type: ignore[return-value]
+        return _Failing(self, file) if mode in ("r+b", "wb") else file  # type: ignore[return-value]
 
 
 class _Failing:
@@ -213,7 +226,7 @@ class _Failing:
         return self.file.write(data)
 
 
-@pytest.mark.parametrize("room", range(3))
+@pytest.mark.parametrize("room", range(4))
 def test_a_disk_that_fills_up_is_one_sentence_and_the_next_run_goes_on(
     find: Locate, small: FakeRepo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
@@ -230,7 +243,8 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_next_run_goes_on(
 
 
 def test_a_read_only_cache_is_one_sentence(find: Locate, small: FakeRepo, tmp_path: Path) -> None:
-    (tmp_path / "hf").write_text("in the way", encoding="utf-8")
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "hub").write_text("in the way", encoding="utf-8")
     with fake_hub({"a/b": small}) as hub, pytest.raises(LlmrsError, match="Cannot write to"):
         find(hub)
 
@@ -252,6 +266,29 @@ def test_the_library_finds_in_the_cache_what_we_put_there(
     assert {file.file_name for file in revision.files} == {path.name for path in found.path.iterdir()}
 
 
+@pytest.mark.parametrize("links", [True, False])
+def test_the_one_way_into_the_cache_leaves_what_the_library_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    def no_links(self: Path, target: str) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(Path, "symlink_to", no_links)
+    commit, digest = "c" * 40, hashlib.sha256(WEIGHTS).hexdigest()
+    cached, file = CachedRepo.of(tmp_path, "a/b"), RepoFile("model.safetensors", len(WEIGHTS), digest)
+    cached.prepare(commit)
+    cached.partial(file).write_bytes(WEIGHTS)
+    for _ in range(2):  # entering again changes nothing
+        cached.enter(commit, file)
+    cached.remember("main", commit)
+    scan = scan_cache_dir(tmp_path)
+    assert scan.warnings == [] and cached.unfinished() == []
+    ((revision,),) = [repo.revisions for repo in scan.repos]
+    assert [(found.file_name, found.size_on_disk) for found in revision.files] == [(file.name, len(WEIGHTS))]
+    assert revision.refs == {"main"}
+
+
 SNAPSHOT = "import sys, huggingface_hub as h; print(h.snapshot_download('a/b', local_files_only=sys.argv[1] == 'local'))"
 
 
@@ -270,7 +307,7 @@ def test_we_and_the_library_use_each_others_downloads(find: Locate, small: FakeR
         hub.seen.clear()
         found = find(hub)
         assert str(found.path) == theirs
-        assert [seen.path for seen in hub.seen] == ["/api/models/a/b/revision/main"]
+        assert [seen.path for seen in hub.seen] == ["/api/models/a/b", "/api/models/a/b/revision/main"]
         assert library(hub, tmp_path, "local") == theirs
 
 

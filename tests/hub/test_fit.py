@@ -124,12 +124,21 @@ def test_several_requests_at_once_need_several_caches() -> None:
         require_fit(fit, "qwen2.5-7b")
 
 
-def test_the_check_counts_the_listed_bytes_and_passes_a_lone_gguf() -> None:
+def test_the_check_counts_the_listed_bytes() -> None:
     check = fit_check("a/b", free=4 * GB, context=None)
     check(ALIASES["qwen2.5-7b-awq"].config, 2 * GB)
-    check({}, 10**12)
     with pytest.raises(DoesNotFitError, match="weights 5.6 GB"):
         check(ALIASES["qwen2.5-7b-awq"].config, 5_570_000_000)
+
+
+def test_a_lone_gguf_is_checked_by_its_size() -> None:
+    check = fit_check("a/b", free=4 * GB, context=4096, parallel=8)
+    check({}, 4 * GB - RESERVE)
+    with pytest.raises(DoesNotFitError) as caught:
+        check({}, 5 * GB)
+    assert caught.value.message == (
+        "'a/b' needs 5.3 GB of memory (weights 5.0 GB, before any KV cache), and 4.0 GB are free."
+    )
 
 
 def test_a_configuration_that_we_cannot_run_is_a_model_error() -> None:

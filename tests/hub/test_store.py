@@ -20,6 +20,9 @@ from tests.hub.conftest import WEIGHTS, Locate
 
 CHECKPOINTS = Path(__file__).parents[1] / "data" / "golden" / "checkpoints"
 DOWN = "http://127.0.0.1:9"
+LISTING = "/api/models/a/b/revision/main"
+ASK = ["/api/models/a/b", LISTING]
+"""What is asked before anything is fetched: whether the Hub is there, and what it has."""
 
 
 def asked(hub: FakeHub) -> list[str]:
@@ -48,13 +51,13 @@ def test_a_sharded_checkpoint_arrives_whole(find: Locate) -> None:
         assert (found.path / path.name).read_bytes() == path.read_bytes()
 
 
-def test_one_request_says_that_everything_is_here_already(find: Locate, small: FakeRepo) -> None:
+def test_two_requests_say_that_everything_is_here_already(find: Locate, small: FakeRepo) -> None:
     with fake_hub({"a/b": small}) as hub:
         first = find(hub)
         hub.seen.clear()
         hub.stored.clear()
         assert find(hub) == first
-        assert asked(hub) == ["/api/models/a/b/revision/main"]
+        assert asked(hub) == ASK
 
 
 def test_an_alias_fetches_its_repository(find: Locate, small: FakeRepo) -> None:
@@ -79,7 +82,7 @@ def test_a_moved_branch_is_followed_and_fetches_only_what_changed(find: Locate, 
         found = find(hub)
         assert found.commit == moved.commit != small.commit
         assert (found.path / "config.json").read_bytes() == b'{"model_type": "qwen2"}'
-        assert asked(hub)[1:] == [f"/a/b/resolve/{moved.commit}/config.json"]
+        assert asked(hub)[2:] == [f"/a/b/resolve/{moved.commit}/config.json"] * 2, "its state and its content"
 
 
 def test_a_pinned_revision_is_fetched_and_kept_apart(find: Locate, small: FakeRepo) -> None:
@@ -150,10 +153,10 @@ def test_a_hub_that_does_not_answer_in_time_counts_as_unreachable(
 ) -> None:
     with fake_hub({"a/b": small}) as hub:
         find(hub)
-        monkeypatch.setattr("llmrs_cli.hub.client.REACH_DEADLINE", 0.05)
+        monkeypatch.setattr("llmrs_cli.hub.reach.DEADLINE", 0.05)
         hub.fail("/api/models", Fault(wait=60))
         find(hub)
-    assert "does not answer within 0.05 s" in told.warnings[0]
+    assert "no answer within 0.05 s" in told.warnings[0]
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -162,7 +165,7 @@ def test_a_hub_out_of_order_starts_what_is_cached_at_once(
 ) -> None:
     with fake_hub({"a/b": small}) as hub:
         first = find(hub)
-        hub.fail("/api/models", Fault(status=status))
+        hub.fail(LISTING, Fault(status=status))
         assert find(hub) == first
     assert len(told.warnings) == 1
 
@@ -172,12 +175,12 @@ def test_a_hub_out_of_order_is_asked_again_while_nothing_is_cached(
     find: Locate, small: FakeRepo, status: int
 ) -> None:
     with fake_hub({"a/b": small}) as hub:
-        hub.fail("/api/models", Fault(status=status), Fault(status=status))
+        hub.fail(LISTING, Fault(status=status), Fault(status=status))
         assert find(hub).commit == small.commit
-        hub.fail("/api/models/c/d", *[Fault(status=status)] * 10)
+        hub.fail("c/d/revision", *[Fault(status=status)] * 10)
         with pytest.raises(NetworkError):
             find(hub, "c/d")
-        assert len([path for path in asked(hub) if "c/d" in path]) == 5
+        assert len([path for path in asked(hub) if "c/d/revision" in path]) == 5
 
 
 def test_a_snapshot_that_lacks_a_shard_does_not_start_offline(find: Locate) -> None:
@@ -192,8 +195,8 @@ def test_a_snapshot_that_lacks_a_shard_does_not_start_offline(find: Locate) -> N
 def test_a_listing_that_is_cut_is_a_network_error(find: Locate, small: FakeRepo) -> None:
     with fake_hub({"a/b": small}) as hub:
         chunked = {"Transfer-Encoding": "chunked"}
-        hub.fail("/api/models", Fault(status=200, headers=chunked, body=b"ff\r\n{"))
-        with pytest.raises(NetworkError):
+        hub.fail(LISTING, *[Fault(status=200, headers=chunked, body=b"ff\r\n{")] * 5)
+        with pytest.raises(NetworkError, match="answer was cut"):
             find(hub)
 
 
@@ -204,7 +207,7 @@ def test_a_page_in_place_of_the_listing_is_a_network_error(
     find: Locate, small: FakeRepo, told: Told, body: bytes
 ) -> None:
     with fake_hub({"a/b": small}) as hub:
-        hub.fail("/api/models", Fault(body=body))
+        hub.fail(LISTING, Fault(body=body))
         with pytest.raises(NetworkError, match="is not a Hub's") as caught:
             find(hub)
         assert "proxy" in (caught.value.hint or "")
@@ -282,7 +285,7 @@ def test_a_refusal_is_never_taken_for_offline(find: Locate, small: FakeRepo, tol
 def test_the_token_goes_to_the_endpoint_and_to_no_other_host(find: Locate, small: FakeRepo) -> None:
     with fake_hub({"a/b": small}, tokens=frozenset({"hf_good"})) as hub:
         find(hub, token="hf_good")
-        assert {seen.authorization for seen in hub.seen} == {"Bearer hf_good"}
+        assert [seen.authorization for seen in hub.seen] == [None, *["Bearer hf_good"] * 6], "not the probe"
         assert [seen.authorization for seen in hub.stored] == [None]
 
 
@@ -359,7 +362,7 @@ def test_a_listing_with_a_name_that_escapes_is_refused_whole(
     with fake_hub({"a/b": replace(small, extra=extra)}) as hub:
         with pytest.raises(ModelError, match="unsafe name"):
             find(hub)
-        assert asked(hub) == ["/api/models/a/b/revision/main"]
+        assert asked(hub) == ASK
     assert not (tmp_path / "hf").exists()
 
 
@@ -420,7 +423,7 @@ def test_a_disk_without_room_is_noticed_before_the_first_byte(
     with fake_hub({"a/b": small}) as hub:
         with pytest.raises(LlmrsError, match=r"is full: 102 kB needed, 50 kB free") as caught:
             find(hub)
-        assert asked(hub) == ["/api/models/a/b/revision/main"]
+        assert asked(hub) == ASK
     assert caught.value.exit_code == 1
 
 

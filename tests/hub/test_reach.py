@@ -1,4 +1,4 @@
-"""Requests and their failures: what is said about proxies, certificates and hosts, and where a token goes."""
+"""Whether the Hub is there: what is said about proxies, certificates and hosts where it is not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from llmrs_cli.errors import LlmrsError, NetworkError, UsageError
-from llmrs_cli.hub.client import HubClient, Secret
-from llmrs_cli.hub.refusals import BusyError, Wanted
-from tests.helpers.fake_hub import FakeRepo, Fault, fake_hub
+from llmrs_cli.errors import NetworkError, UsageError
+from llmrs_cli.hub.access import HubAccess
+from llmrs_cli.hub.reach import reach
+from tests.helpers.fake_hub import Fault, fake_hub
 
 PEM = Path(__file__).parents[1] / "data" / "tls" / "self-signed.pem"
-WANTED = Wanted("a/b", "http://hub/a/b")
-LISTING = "/api/models/a/b/revision/main"
+
+
+def ask(endpoint: str) -> None:
+    """Ask whether the Hub at `endpoint` is there."""
+    access = HubAccess.from_environment(offline=False, env={"HOME": "/nowhere", "HF_ENDPOINT": endpoint})
+    reach(access, "a/b")
 
 
 @contextmanager
@@ -44,11 +48,9 @@ def secure_server() -> Iterator[str]:
     """A server with a certificate that nobody has signed."""
 
     class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+        def do_HEAD(self) -> None:
             self.send_response(200)
-            self.send_header("Content-Length", "2")
             self.end_headers()
-            self.wfile.write(b"{}")
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -68,10 +70,17 @@ def secure_server() -> Iterator[str]:
         thread.join()
 
 
+@pytest.mark.parametrize("status", [200, 302, 401, 404, 429, 503])
+def test_any_answer_means_that_the_hub_is_there(status: int) -> None:
+    with fake_hub({}, tokens=frozenset({"t"})) as hub:
+        hub.fail("/api/models/a/b", Fault(status=status, headers={"Location": "/elsewhere"}))
+        ask(hub.endpoint)
+        assert [(seen.method, seen.path) for seen in hub.seen] == [("HEAD", "/api/models/a/b")]
+
+
 @pytest.mark.parametrize(
     "endpoint",
     [
-        "",
         "hub.example",
         "ftp://h",
         "http://",
@@ -84,17 +93,13 @@ def secure_server() -> Iterator[str]:
 )
 def test_an_endpoint_that_is_no_address_is_a_usage_error(endpoint: str) -> None:
     with pytest.raises(UsageError, match="HF_ENDPOINT") as caught:
-        HubClient(endpoint)
+        ask(endpoint)
     assert "pw" not in str(caught.value)
 
 
 def test_an_endpoint_may_have_a_path_and_a_slash() -> None:
-    assert HubClient("http://127.0.0.1:1/hub/").page("a/b") == "http://127.0.0.1:1/hub/a/b"
-
-
-def test_a_secret_shows_itself_only_when_asked() -> None:
-    secret = Secret("hf_x")
-    assert (repr(secret), str(secret), f"{secret}", secret.reveal()) == ("***", "***", "***", "hf_x")
+    env = {"HOME": "/nowhere", "HF_ENDPOINT": "http://127.0.0.1:1/hub/"}
+    assert HubAccess.from_environment(offline=False, env=env).page("a/b") == "http://127.0.0.1:1/hub/a/b"
 
 
 def test_a_proxy_that_cannot_be_reached_is_named_with_its_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,34 +108,33 @@ def test_a_proxy_that_cannot_be_reached_is_named_with_its_variables(monkeypatch:
         with pytest.raises(
             NetworkError, match=r"The proxy '127.0.0.1:9' does not let us reach 'h'"
         ) as caught:
-            HubClient(f"{scheme}://h").get(LISTING, WANTED)
+            ask(f"{scheme}://h")
         assert "HTTPS_PROXY" in (caught.value.hint or "") and "NO_PROXY" in (caught.value.hint or "")
         assert "secret" not in str(caught.value)
-        assert not isinstance(caught.value, BusyError), "not tried again"
 
 
 def test_a_proxy_that_wants_a_password_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with answering(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n") as address:
         monkeypatch.setenv("https_proxy", f"http://{address}")
         with pytest.raises(NetworkError, match="407 Proxy Authentication Required"):
-            HubClient("https://h").get(LISTING, WANTED)
+            ask("https://h")
 
 
 def test_no_proxy_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    with fake_hub({"a/b": FakeRepo({})}) as hub:
-        HubClient(hub.endpoint).get(LISTING, WANTED).close()
+    with fake_hub({}) as hub:
+        ask(hub.endpoint)
     assert len(hub.seen) == 1
 
 
 def test_a_certificate_that_is_not_trusted_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with secure_server() as endpoint:
         with pytest.raises(NetworkError, match=r"The certificate of '127.0.0.1' is not trusted") as caught:
-            HubClient(endpoint).get(LISTING, WANTED)
+            ask(endpoint)
         assert "SSL_CERT_FILE" in (caught.value.hint or "")
         monkeypatch.setenv("SSL_CERT_FILE", str(PEM))
-        HubClient(endpoint).get(LISTING, WANTED).close()
+        ask(endpoint)
 
 
 def test_a_server_without_tls_says_so() -> None:
@@ -138,12 +142,12 @@ def test_a_server_without_tls_says_so() -> None:
         answering(b"HTTP/1.1 200 OK\r\n\r\n") as address,
         pytest.raises(NetworkError, match="does not speak TLS"),
     ):
-        HubClient(f"https://{address}").get(LISTING, WANTED)
+        ask(f"https://{address}")
 
 
 def test_a_server_that_speaks_something_else_says_so() -> None:
-    with answering(b"220 ftp ready\r\n") as address, pytest.raises(BusyError, match="does not speak HTTP"):
-        HubClient(f"http://{address}").get(LISTING, WANTED)
+    with answering(b"220 ftp ready\r\n") as address, pytest.raises(NetworkError, match="does not speak HTTP"):
+        ask(f"http://{address}")
 
 
 def test_a_host_without_an_address_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,30 +156,28 @@ def test_a_host_without_an_address_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     with pytest.raises(NetworkError, match="'hub.example': its name cannot be resolved"):
-        HubClient("https://hub.example").reach(LISTING, WANTED)
+        ask("https://hub.example")
+
+
+def test_a_look_up_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def hang(*args: object, **rest: object) -> None:
+        released.wait(30)
+        raise socket.gaierror(-3, "Temporary failure in name resolution")
+
+    monkeypatch.setattr("llmrs_cli.hub.reach.DEADLINE", 0.05)
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    try:
+        with pytest.raises(NetworkError, match=r"'hub.example': no answer within 0.05 s"):
+            ask("http://hub.example")
+    finally:
+        released.set()
 
 
 def test_a_host_that_is_silent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmrs_cli.hub.client.STALL", 0.05)
+    monkeypatch.setattr("llmrs_cli.hub.reach.DEADLINE", 0.05)
     with fake_hub({}) as hub:
         hub.fail("", Fault(wait=30))
-        with pytest.raises(BusyError, match=r"no answer within 0.05 s"):
-            HubClient(hub.endpoint).get(LISTING, WANTED)
-
-
-@pytest.mark.parametrize("host", ["same", "other"])
-def test_a_redirect_takes_the_token_to_the_endpoint_only(host: str) -> None:
-    with fake_hub({"a/b": FakeRepo({})}, tokens=frozenset({"t"})) as hub:
-        target = hub.endpoint if host == "same" else hub.storage
-        hub.fail(LISTING, Fault(status=307, headers={"Location": f"{target}/lfs/none"}))
-        with pytest.raises(LlmrsError):
-            HubClient(hub.endpoint, Secret("t")).get(LISTING, WANTED)
-        seen = hub.seen[1:] if host == "same" else hub.stored
-        assert [request.authorization for request in seen] == ["Bearer t" if host == "same" else None]
-
-
-def test_a_relative_redirect_stays_at_the_endpoint() -> None:
-    with fake_hub({"a/b": FakeRepo({})}) as hub:
-        hub.fail("/api/models/old/name", Fault(status=301, headers={"Location": LISTING}))
-        HubClient(hub.endpoint).get("/api/models/old/name", WANTED).close()
-        assert [seen.path for seen in hub.seen] == ["/api/models/old/name", LISTING]
+        with pytest.raises(NetworkError, match=r"no answer within 0.05 s"):
+            ask(hub.endpoint)

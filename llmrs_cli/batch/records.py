@@ -68,6 +68,8 @@ class Row:
     ask: Ask | RequestError
     size: int = 0
     """Bytes of the line."""
+    digest: str = ""
+    """Equal for equal lines."""
 
 
 class RowReader:
@@ -81,6 +83,8 @@ class RowReader:
     def read(self, line: Line) -> Row:
         """The row of one line; whatever is wrong with it is in `ask`."""
         index, self._count = self._count, self._count + 1
+        data = line.data or b""
+        size, digest = len(data), blake2b(data, digest_size=8).hexdigest()
         ids: dict[str, Any] = {}
         extras: dict[str, Any] = {}
         try:
@@ -94,8 +98,8 @@ class RowReader:
                 ask = _request_ask(record)
             self._remember(ids)
         except RequestError as error:
-            return Row(index, line.number, self._shape, ids, extras, error)
-        return Row(index, line.number, self._shape, ids, extras, ask, len(line.data or b""))
+            return Row(index, line.number, self._shape, ids, extras, error, size, digest)
+        return Row(index, line.number, self._shape, ids, extras, ask, size, digest)
 
     def _remember(self, ids: Mapping[str, Any]) -> None:
         if not ids:

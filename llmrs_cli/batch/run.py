@@ -1,76 +1,37 @@
-"""A batch: rows in, lines out, many in flight at once; output in input order.
+"""A batch: rows in, records out, as many in flight as the engine takes.
 
-A row's whole way, from template to output line, runs in a thread of its own, so that stop strings end
-answers at once and what is kept of a finished row is one line of text. Threads are a few more than the
-engine's rows: it always has the next one waiting. A line that is ready waits for those before it, and
-reading stops when too many wait. A row that fails is a line; only a broken engine ends a run.
+Two threads beside the engine's. The caller's reads rows and makes prompts of them, a group at a time; the
+other is woken when an answer is whole, makes a record of it and starts the next row. A row that fails is a
+record; only a broken engine, an output that cannot be written or too many failures end a run.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
 
-from llmrs_cli.batch.logprobs import logprobs_field
+from llmrs_cli.batch.delivery import Delivery, Record
+from llmrs_cli.batch.job import Counts, Job
+from llmrs_cli.batch.prompts import Prompter
 from llmrs_cli.batch.records import Ask, Row
-from llmrs_cli.batch.results import Answer, Choice, Outcome, Writer
-from llmrs_cli.errors import EngineFault, LlmrsError
+from llmrs_cli.batch.results import Answer, Outcome
+from llmrs_cli.batch.twins import Twins, twin_key
+from llmrs_cli.batch.window import Pool
+from llmrs_cli.batch.work import Events, Work
+from llmrs_cli.errors import EngineFault, LlmrsError, RowsFailedError
 
 if TYPE_CHECKING:
-    from llmrs_cli.text.generate import GenerateOptions, Generation, TextEngine
+    from llmrs_cli.text.generate import GenerationResult, TextEngine
 
 WINDOW = 4096
 """Rows read ahead of the first one that is not written yet."""
 WINDOW_BYTES = 64 * 2**20
-"""Input bytes of those rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a run has written so far."""
-
-    rows: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    def plus(self, outcome: Outcome) -> Counts:
-        """These counts and one more row."""
-        if not isinstance(outcome, Answer):
-            return replace(self, rows=self.rows + 1, failed=self.failed + 1)
-        return Counts(
-            self.rows + 1,
-            self.failed,
-            self.prompt_tokens + outcome.prompt_tokens,
-            self.completion_tokens + outcome.completion_tokens,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What holds for every row of a run."""
-
-    options: GenerateOptions
-    """Where a row says nothing itself."""
-    seed: int
-    """Rows without a seed of their own draw from this and their index, so order changes nothing."""
-    writer: Writer
-    system: str | None = None
-    """Before the messages of rows that have none of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A row that is done and waits for its turn."""
-
-    line: str
-    outcome: Outcome
-    size: int
-    """Bytes of the input line."""
+"""Bytes of input that is not answered and of output that waits for its turn."""
+GRACE = 10.0
+"""Seconds that rows in flight are given when a run is interrupted."""
 
 
 class Run:
@@ -80,163 +41,225 @@ class Run:
         self,
         engine: TextEngine,
         job: Job,
-        write: Callable[[str], None],
+        delivery: Delivery,
         *,
-        threads: int,
+        in_flight: int,
         window: int = WINDOW,
+        group: int = 1,
+        max_failed: int | None = None,
     ) -> None:
-        """`write` takes output lines; it is called by one thread at a time, in no thread in particular."""
+        """`in_flight`: answers asked for at once, a few more than the engine's rows, so that it always has
+        the next one waiting. `group`: rows read at a time; 1 if reading may wait. More than `max_failed`
+        rows that fail end the run."""
         self.counts = Counts()
-        self._engine, self._job, self._write = engine, job, write
-        self._report: Callable[[Counts], None] = lambda counts: None
-        self._threads, self._window = threads, window
+        """Rows that were done by this run."""
+        self._engine, self._job, self._delivery = engine, job, delivery
+        self._prompter = Prompter(engine, job.system)
+        self._limit, self._window = in_flight, window
+        self._group = min(group, window)
+        self._max_failed = max_failed
+        self._arrived: SimpleQueue[Work | None] = SimpleQueue()
+        """Rows that the second thread should look at; None ends it."""
         self._changed = threading.Condition()
-        """Guards everything below; notified when a row was written or the run failed."""
-        self._taken = 0
-        """Rows read so far; they are numbered from 0 in input order."""
-        self._next = 0
-        """The row to write next."""
-        self._ready: dict[int, Finished] = {}
+        """Guards everything below; notified when a row was delivered or the run failed."""
+        self._pool: Pool[Work] = Pool(window)
+        self._twins: Twins[Work] = Twins(window)
+        self._flying: dict[Work, int] = {}
+        """What is in the engine, with its number of answers."""
+        self._open = 0
+        """Rows that are read and not delivered."""
         self._bytes = 0
-        """Input bytes of rows that are read and not written."""
-        self._active: set[Generation] = set()
+        """Their size."""
         self._stopping = False
         self._failure: BaseException | None = None
 
     def run(self, rows: Iterable[Row], report: Callable[[Counts], None] | None = None) -> Counts:
-        """Answer every row. A line is written as soon as it is its turn, also while reading waits for input;
-        `report` hears of it.
+        """Answer every row. A record is delivered as soon as it is there, also while reading waits for
+        input; `report` hears of it, in the second thread.
 
-        If the run is interrupted, or the engine breaks, what was finished is written before the exception
-        goes on.
+        An interrupt ends reading; rows in flight are given `GRACE` to finish, or until the next interrupt.
         """
-        self._report = report or self._report
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="batch-row") as pool:
-            try:
-                for row in rows:
-                    self._wait_until(lambda: self._has_room)
-                    self._take(row, pool)
-                self._wait_until(lambda: self._next == self._taken)
-            except BaseException as error:
-                self._stop(pool, writes=not isinstance(error, OSError))
-                raise
+        thread = threading.Thread(
+            target=self._consume, args=(report or (lambda counts: None),), name="batch-rows", daemon=True
+        )
+        thread.start()
+        try:
+            unread = self._feed(rows)
+            self._wait_until(lambda: self._open == 0)
+        except BaseException:
+            self._drain()
+            raise
+        finally:
+            self._arrived.put(None)
+            thread.join()
+        if unread is not None:
+            raise unread
         return self.counts
+
+    # -- in the caller's thread -----------------------------------------------------------------------
+
+    def _feed(self, rows: Iterable[Row]) -> LlmrsError | None:
+        """Read everything; what is wrong with the input is returned, for when all that was read is done."""
+        numbered = enumerate(rows)
+        while True:
+            self._wait_until(lambda: self._has_room)
+            try:
+                group = list(islice(numbered, self._group))
+            except LlmrsError as error:
+                return error
+            if not group:
+                return None
+            self._admit(
+                [Work(number, row) for number, row in group if not self._delivery.has(number, row.digest)]
+            )
 
     @property
     def _has_room(self) -> bool:
-        return self._taken - self._next < self._window and self._bytes < WINDOW_BYTES
+        rows = self._open + self._delivery.held + self._group
+        return rows <= self._window and self._bytes + self._delivery.held_bytes < WINDOW_BYTES
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
         with self._changed:
-            while not condition() and self._failure is None:
-                self._changed.wait()
+            self._changed.wait_for(lambda: self._failure is not None or condition())
             if self._failure is not None:
                 raise self._failure
 
-    def _take(self, row: Row, pool: ThreadPoolExecutor) -> None:
+    def _admit(self, works: list[Work]) -> None:
+        """Make prompts, and let into the engine or its waiting room."""
         with self._changed:
-            number, self._taken = self._taken, self._taken + 1
-            self._bytes += row.size
-        pool.submit(self._work, number, row)
+            self._open += len(works)
+            self._bytes += sum(work.row.size for work in works)
+        asked = [(work, work.row.ask) for work in works if isinstance(work.row.ask, Ask)]
+        prompts = self._prompter.ids_of([ask for _, ask in asked])
+        with self._changed:
+            for work in works:
+                if not isinstance(work.row.ask, Ask):
+                    self._end(work, work.row.ask)
+            for (work, ask), prompt in zip(asked, prompts, strict=True):
+                if isinstance(prompt, LlmrsError):
+                    self._end(work, prompt)
+                else:
+                    self._line_up(work, ask, prompt)
+            self._dispatch()
 
-    def _stop(self, pool: ThreadPoolExecutor, *, writes: bool) -> None:
-        """Start nothing more, end what runs, and write every row that was finished by now."""
+    def _line_up(self, work: Work, ask: Ask, prompt: tuple[int, ...]) -> None:
+        work.prompt, work.options = prompt, self._job.options_for(work.row.index, ask)
+        key = twin_key(prompt, work.options, ask, self._engine.defaults)
+        if key is not None and (first := self._twins.running(key)) is not None:
+            first.twins.append(work)
+        elif key is not None and (answer := self._twins.answer(key)) is not None:
+            work.merged = True
+            self._end(work, answer)
+        else:
+            if key is not None:
+                work.key = key
+                self._twins.begin(key, work)
+            self._pool.add(work.number, prompt, work)
+
+    def _drain(self) -> None:
+        """Start nothing more; wait for what runs, then end it."""
         with self._changed:
             self._stopping = True
-            for generation in self._active:
-                generation.cancel()
-            if writes:  # else the output is what failed
-                for number in sorted(self._ready):
-                    self._put(self._ready.pop(number))
-        pool.shutdown(wait=False, cancel_futures=True)
+            try:
+                self._changed.wait_for(lambda: self._failure is not None or not self._flying, GRACE)
+            finally:
+                for work in self._flying:
+                    work.cancel()
 
-    # -- in a row's thread ----------------------------------------------------------------------------
+    # -- in either thread, under the lock -------------------------------------------------------------
 
-    def _work(self, number: int, row: Row) -> None:
-        """A row from template to output line; then write what is ready."""
+    def _end(self, work: Work, result: GenerationResult | LlmrsError) -> None:
+        work.result = result
+        self._arrived.put(work)
+
+    def _dispatch(self) -> None:
+        """Fill the engine."""
+        while self._pool and not self._stopping and sum(self._flying.values()) < self._limit:
+            work = self._pool.take()
+            try:
+                self._start(work)
+            except BaseException as error:
+                del self._flying[work]
+                if isinstance(error, EngineFault) or not isinstance(error, LlmrsError):
+                    raise
+                self._end(work, error)
+
+    def _start(self, work: Work) -> None:
+        assert work.options is not None
+        self._flying[work] = work.options.n
+        work.events = Events(
+            lambda: self._arrived.put(work), choices=work.options.n, eager=bool(work.options.stop)
+        )
+        work.generation = self._engine.start(work.prompt, work.options, sink=work.events)
+
+    # -- in the second thread -------------------------------------------------------------------------
+
+    def _consume(self, report: Callable[[Counts], None]) -> None:
         try:
-            outcome = self._outcome(row)
-            finished = Finished(self._job.writer.line(row, outcome), outcome, row.size)
-            with self._changed:
-                if self._stopping:
-                    return
-                self._ready[number] = finished
-                while (following := self._ready.pop(self._next, None)) is not None:
-                    self._put(following)
-                    self._next += 1
-                self._changed.notify()
+            while (work := self._next()) is not None:
+                if self._is_done(work):
+                    self._deliver(work)
+                    report(self.counts)
+            self._delivery.sync()
         except BaseException as error:
             with self._changed:
-                self._failure = self._failure or error
+                self._failure, self._stopping = error, True
                 self._changed.notify()
 
-    def _put(self, finished: Finished) -> None:
-        self._write(finished.line)
-        self._bytes -= finished.size
-        self.counts = self.counts.plus(finished.outcome)
-        self._report(self.counts)
+    def _next(self) -> Work | None:
+        """The next row to look at; makes the output safe when it is time."""
+        while True:
+            try:
+                return self._arrived.get(timeout=self._delivery.until_sync())
+            except Empty:
+                self._delivery.sync()
 
-    def _outcome(self, row: Row) -> Outcome:
-        if not isinstance(row.ask, Ask):
-            return row.ask
-        try:
-            return self._answer(row, row.ask)
-        except EngineFault:
-            raise
-        except LlmrsError as error:
-            return error
+    def _is_done(self, work: Work) -> bool:
+        """Whether there is a result now."""
+        with self._changed:  # whoever started it has left the lock
+            if work.settled or (work.result is None and work.generation is None):
+                return False
+        if work.result is None:
+            try:
+                work.advance()
+            except EngineFault:
+                raise
+            except LlmrsError as error:
+                work.result = error
+                work.cancel()
+        return work.result is not None
 
-    def _answer(self, row: Row, ask: Ask) -> Answer:
-        given = dict(ask.options)
-        arguments = given.pop("chat_template_kwargs", None)
-        options = replace(self._job.options, **{"seed": row_seed(self._job.seed, row.index), **given})
-        generation = self._begin(self._prompt_ids(ask, arguments), options)
-        try:
-            result = generation.result()
-        finally:
-            with self._changed:
-                self._active.discard(generation)
-        choices = [
-            Choice(
-                choice.text,
-                choice.token_ids,
-                choice.finish_reason.value,
-                None if options.logprobs is None else logprobs_field(row.shape, choice.logprobs),
-            )
-            for choice in result.choices
-        ]
-        return Answer(choices, result.usage.prompt_tokens, result.usage.cached_tokens)
-
-    def _begin(self, prompt: tuple[int, ...], options: GenerateOptions) -> Generation:
+    def _deliver(self, work: Work) -> None:
         with self._changed:
-            if self._stopping:
-                raise CancelledError
-            generation = self._engine.start(prompt, options)
-            self._active.add(generation)
-            return generation
+            work.settled = True
+            if work.key is not None:
+                self._twins.end(work.key, work.answer)
+        family = [work, *work.twins]
+        if not work.aborted:
+            for one in family:
+                self._put(one, work)
+        with self._changed:
+            self._flying.pop(work, None)
+            self._open -= len(family)
+            self._bytes -= sum(one.row.size for one in family)
+            self._dispatch()
+            self._changed.notify()
 
-    def _prompt_ids(self, ask: Ask, arguments: dict[str, Any] | None) -> tuple[int, ...]:
-        if ask.token_ids is not None:
-            return ask.token_ids
-        if ask.text is not None:
-            return self._engine.encode(ask.text)
-        messages = list(ask.messages or ())
-        if ask.plain and not self._engine.can_chat and self._job.system is None:
-            return self._engine.encode(messages[0]["content"])
-        if (
-            self._job.system is not None
-            and messages[:1]
-            and _role(messages[0]) not in ("system", "developer")
-        ):
-            messages.insert(0, {"role": "system", "content": self._job.system})
-        return self._engine.render(messages, template_arguments=arguments).ids
-
-
-def row_seed(job_seed: int, index: int) -> int:
-    """The seed of a row that brings none: the same whatever was run before it or beside it."""
-    digest = blake2b(f"{job_seed}:{index}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
+    def _put(self, one: Work, first: Work) -> None:
+        """Deliver the row of `one`; the answer is that of `first`."""
+        outcome = first.outcome_for(one.row.shape)
+        record = record_of(one, outcome, self._job.writer.line(one.row, outcome))
+        self._delivery.put(record)
+        self.counts = self.counts.plus(record, merged=one.merged or one is not first)
+        if self._max_failed is not None and self.counts.failed > self._max_failed:
+            raise RowsFailedError(
+                f"More than {self._max_failed} rows failed.", hint="Their output lines say why."
+            )
 
 
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, dict) else None
+def record_of(work: Work, outcome: Outcome, line: str) -> Record:
+    """What is kept of a row that is done."""
+    prompt, completion = 0, 0
+    if isinstance(outcome, Answer):
+        prompt, completion = outcome.prompt_tokens, outcome.completion_tokens
+    return Record(work.number, work.row.digest, not isinstance(outcome, Answer), prompt, completion, line)

@@ -73,8 +73,10 @@ def command(
       llmrs batch requests.jsonl -o results.jsonl -m qwen2.5-3b -t 0
       jq -c '{prompt: .question, id}' faq.json | llmrs batch - | jq -r .text
     """
+    from llmrs_cli.batch.delivery import StreamDelivery
+    from llmrs_cli.batch.job import Job
     from llmrs_cli.batch.results import Writer
-    from llmrs_cli.batch.run import Job, Run
+    from llmrs_cli.batch.run import Run
     from llmrs_cli.text.generate import GenerateOptions
 
     terminal = Terminal.standard(quiet=quiet)
@@ -88,7 +90,9 @@ def command(
         seed = given.pop("seed", secrets.randbits(64))
         writer = Writer(chosen.name.text, int(time.time()), return_token_ids)
         job = Job(GenerateOptions(**given), seed, writer, system)
-        run = Run(engine, job, write, threads=rows + rows // 4 + 1)
+        delivery = StreamDelivery(write)
+        stack.callback(delivery.flush)
+        run = Run(engine, job, delivery, in_flight=rows + rows // 4 + 1)
         _answer_all(run, _read_rows(stream, chosen.name, terminal), terminal)
     if run.counts.failed:
         raise RowsFailedError(

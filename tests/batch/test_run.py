@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from llmrs_cli.batch.delivery import StreamDelivery
+from llmrs_cli.batch.job import Counts, Job, row_seed
 from llmrs_cli.batch.records import Ask, Row, Shape
 from llmrs_cli.batch.results import Writer
-from llmrs_cli.batch.run import Counts, Job, Run, row_seed
+from llmrs_cli.batch.run import Run
 from llmrs_cli.engine import EngineLimits, EngineStats, FinishReason, Request, TokenEvent, check_params
-from llmrs_cli.errors import EngineFault, LlmrsError, RequestError
+from llmrs_cli.errors import EngineFault, LlmrsError, RequestError, RowsFailedError
 from llmrs_cli.text.generate import GenerateOptions, TextEngine
 from llmrs_cli.text.options import SamplingDefaults
 from llmrs_cli.text.template import ChatTemplate
@@ -74,10 +76,11 @@ def gate() -> Gate:
     return Gate()
 
 
-def make_run(gate: Gate, lines: list[str], **sizes: int) -> Run:
+def make_run(gate: Gate, out: list[str] | StreamDelivery, **sizes: int) -> Run:
     engine = TextEngine(gate, tokenizer=None, template=ChatTemplate({}), defaults=SamplingDefaults())
     job = Job(GenerateOptions(max_tokens=1), seed=5, writer=Writer("m", 0))
-    return Run(engine, job, lines.append, **{"threads": 4, **sizes})
+    delivery = out if isinstance(out, StreamDelivery) else StreamDelivery(out.append)
+    return Run(engine, job, delivery, **{"in_flight": 8, **sizes})
 
 
 def row(index: int, *ids: int, **options: Any) -> Row:
@@ -174,51 +177,165 @@ def test_a_broken_engine_ends_the_run_with_what_was_finished(gate: Gate) -> None
 
     def rows() -> Iterator[Row]:
         yield row(0)
-        wait_for(lambda: len(gate.requests) == 1)
+        wait_for(lambda: len(lines) == 1)
         gate.fault = EngineFault("The engine failed.")
         yield row(1)
         yield row(2)
 
     with pytest.raises(EngineFault):
-        make_run(gate, lines, threads=1).run(rows())
+        make_run(gate, lines).run(rows())
     assert indices(lines) == [0]
 
 
-def test_an_interrupt_keeps_finished_rows_and_ends_the_others(gate: Gate) -> None:
+def test_an_interrupt_lets_rows_in_flight_finish_and_starts_no_other(gate: Gate) -> None:
     lines: list[str] = []
-    run = make_run(gate, lines)
+
+    def rows() -> Iterator[Row]:
+        yield row(0)
+        yield row(1, HELD)
+        yield row(2, HELD)
+        yield row(3)
+        wait_for(lambda: len(lines) == 1)
+        threading.Timer(0.05, gate.open).start()
+        raise KeyboardInterrupt
+
+    run = make_run(gate, lines, in_flight=2)
+    with pytest.raises(KeyboardInterrupt):
+        run.run(rows())
+    assert indices(lines) == [0, 1, 2]
+    assert (len(gate.requests), run.counts.rows) == (3, 3)
+
+
+def test_rows_that_do_not_finish_in_time_are_ended_and_leave_no_line(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmrs_cli.batch.run.GRACE", 0.05)
+    lines: list[str] = []
+    delivery = StreamDelivery(lines.append)
+    run = make_run(gate, delivery)
 
     def rows() -> Iterator[Row]:
         yield row(0)
         yield row(1, HELD)
         yield row(2)
-        wait_for(lambda: 2 in run._ready)
+        wait_for(lambda: run.counts.rows == 2)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run.run(rows())
-    assert indices(lines) == [0, 2]
-    assert run.counts.rows == 2
+    assert indices(lines) == [0]
+    delivery.flush()
+    assert indices(lines) == [0, 2], "what was computed is not lost"
     held = next(request.id for request in gate.requests if request.prompt_ids == (HELD,))
     assert held in gate.aborted
 
 
 def test_an_output_that_cannot_be_written_is_not_written_again(gate: Gate) -> None:
     lines: list[str] = []
-    run = make_run(gate, lines)
 
     def full(line: str) -> None:
         lines.append(line)
         raise OSError(28, "No space left on device")
 
-    run._write = full
+    delivery = StreamDelivery(full)
     with pytest.raises(OSError):
-        run.run(row(i) for i in range(5))
+        make_run(gate, delivery).run(row(i) for i in range(5))
+    delivery.flush()
     assert len(lines) == 1
 
 
+def test_an_input_that_breaks_off_is_an_error_after_what_was_read(gate: Gate) -> None:
+    lines: list[str] = []
+
+    def rows() -> Iterator[Row]:
+        yield from (row(i) for i in range(3))
+        raise LlmrsError("The input is cut off.")
+
+    with pytest.raises(LlmrsError, match="cut off"):
+        make_run(gate, lines).run(rows())
+    assert indices(lines) == [0, 1, 2]
+
+
+def test_too_many_failures_end_a_run(gate: Gate) -> None:
+    lines: list[str] = []
+    with pytest.raises(RowsFailedError, match="More than 2"):
+        make_run(gate, lines, max_failed=2).run(bad_row(i) for i in range(50))
+    assert len(lines) == 3
+
+
+def test_rows_may_be_delivered_as_they_finish(gate: Gate) -> None:
+    lines: list[str] = []
+
+    def rows() -> Iterator[Row]:
+        yield row(0, HELD)
+        yield row(1)
+        wait_for(lambda: indices(lines) == [1])
+        gate.open()
+
+    make_run(gate, StreamDelivery(lines.append, in_order=False)).run(rows())
+    assert indices(lines) == [1, 0]
+
+
+# -- rows with equal answers --------------------------------------------------------------------------
+
+
+def test_equal_greedy_rows_are_computed_once(gate: Gate) -> None:
+    lines: list[str] = []
+
+    def rows() -> Iterator[Row]:
+        yield from (row(i, HELD, temperature=0.0) for i in range(3))
+        gate.open()
+        wait_for(lambda: len(lines) == 3)
+        yield row(3, HELD, temperature=0.0)
+
+    counts = make_run(gate, lines).run(rows())
+    assert (counts.rows, counts.merged, len(gate.requests)) == (4, 3, 1)
+    assert indices(lines) == [0, 1, 2, 3]
+    assert len({json.dumps(json.loads(line)["usage"]) for line in lines}) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "computed"),
+    [
+        ({"temperature": 0.0}, {"temperature": 0.0, "seed": 3}, 1),
+        ({"temperature": 1.0, "seed": 3}, {"temperature": 1.0, "seed": 3}, 1),
+        ({"temperature": 1.0, "seed": 3}, {"temperature": 1.0, "seed": 4}, 2),
+        ({"temperature": 1.0}, {"temperature": 1.0}, 2),
+        ({"temperature": 0.0}, {"temperature": 0.0, "max_tokens": 2}, 2),
+        ({}, {}, 2),
+    ],
+)
+def test_rows_are_merged_only_where_nothing_is_left_to_chance(
+    gate: Gate, first: dict[str, Any], second: dict[str, Any], computed: int
+) -> None:
+    lines: list[str] = []
+    make_run(gate, lines).run([row(0, **first), row(1, **second)])
+    assert (indices(lines), len(gate.requests)) == ([0, 1], computed)
+
+
+def test_twins_of_a_row_that_fails_fail_too(gate: Gate) -> None:
+    lines: list[str] = []
+    counts = make_run(gate, lines).run([row(i, NAN, temperature=0.0) for i in range(3)])
+    assert (counts.failed, len(lines)) == (3, 3)
+
+
+def test_many_choices_take_as_many_places(gate: Gate) -> None:
+    lines: list[str] = []
+    run = make_run(gate, lines, in_flight=4)
+
+    def rows() -> Iterator[Row]:
+        yield from (row(i, HELD, n=2) for i in range(4))
+        assert len(gate.requests) == 4
+        gate.open()
+        wait_for(lambda: len(gate.requests) == 8)
+        gate.open()
+
+    assert run.run(rows()).rows == 4
+    assert all(len(json.loads(line)["finish_reasons"]) == 2 for line in lines)
+
+
 def test_every_row_has_a_seed_of_its_own_unless_it_brings_one(gate: Gate) -> None:
-    make_run(gate, [], threads=1).run([row(0), row(1), row(2, 9, seed=3)])
+    make_run(gate, []).run([row(0), row(1), row(2, 9, seed=3)])
     seeds = [request.params.seed for request in gate.requests]
     assert seeds == [row_seed(5, 0), row_seed(5, 1), 3]
     assert seeds[0] != seeds[1]

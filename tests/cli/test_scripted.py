@@ -147,3 +147,35 @@ def test_prompt_ids_reach_to_the_last_row_of_the_embedding(llmrs: Run, tmp_path:
     assert (good["text"], good["error"], bad["text"]) == ("OK", None, None)
     assert str(SMALL) in bad["error"]["message"] and f"0 to {SMALL - 1}" in bad["error"]["message"]
     assert result.exit_code == 3
+
+
+QWEN3_LIKE = (
+    "{%- for m in messages %}{{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{{- '<|im_start|>assistant\\n' }}{{- THOUGHT }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("opening", "reply", "answer", "thought"),
+    [
+        ("", ("<think>", "abc", "</think>", "\n\n", "Hello", END), "Hello\n", "abc"),
+        ("<think>\\n", ("abc", "</think>", "\n\n", "Hello", END), "Hello\n", "abc"),
+        ("<think>\\n\\n</think>\\n\\n", ("Hello", END), "Hello\n", ""),
+    ],
+    ids=["thinks", "the prompt opened the thought", "thinking is off"],
+)
+def test_thought_and_answer_come_apart_whoever_wrote_the_tags(
+    llmrs: Run, ladder: MakeLadder, opening: str, reply: tuple[str, ...], answer: str, thought: str
+) -> None:
+    model = ladder(*reply, chat_template=QWEN3_LIKE.replace("THOUGHT", f"'{opening}'"))
+    result = llmrs("chat", model, "-p", "Hi", "-t", "0")
+    assert (result.exit_code, result.stdout) == (0, answer)
+    assert result.stderr.strip() == thought
+
+
+@pytest.mark.parametrize("command", ["chat", "batch", "verify", "bench"])
+def test_every_command_that_runs_a_model_takes_a_device(llmrs: Run, command: str) -> None:
+    assert "--device" in llmrs(command, "--help").stdout
+    refused = llmrs(command, "--device", "abacus", *(["-"] if command == "batch" else ["any"]))
+    assert refused.exit_code == 2
+    assert "--device" in refused.stderr and "reference" in refused.stderr

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Draws, Floats, RowSampling
 from llmrs_cli.engine.backends import reference_random, reference_sampling
-from llmrs_cli.engine.backends.cpu import CpuBackend
 from llmrs_cli.engine.backends.cpu_sampling import draw_rows, score_rows
-from llmrs_cli.kernels.simd import noise
+from llmrs_cli.kernels.simd import noise, program
 from tests.helpers.steps import greedy, tokens
 from tests.helpers.tolerances import assert_close
 
@@ -22,9 +21,8 @@ CONTEXT = 24
 """Tokens that each row of these tests holds."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled() -> None:
-    CpuBackend()
+def loops() -> program.Program:
+    return program.load(program.default_cache())
 
 
 def states(vocab: int) -> st.SearchStrategy[RowSampling]:
@@ -78,7 +76,7 @@ def both(
     """What the compiled sampler draws, and what the definition says."""
     count = len(state)
     lengths = np.full(count, CONTEXT, np.int32)
-    got = draw_rows(logits, state, np.arange(count, dtype=np.int32), lengths, held, mask, threads=2)
+    got = draw_rows(logits, state, np.arange(count, dtype=np.int32), lengths, held, mask, loops(), threads=2)
     return got, reference_sampling.draw_rows(logits, state, [row[:CONTEXT] for row in held], mask)
 
 
@@ -127,7 +125,7 @@ def test_a_row_draws_the_same_alone_and_in_company() -> None:
 
 def test_log_probabilities_come_with_the_best_alternatives_lower_ids_first() -> None:
     logits = np.array([[1.0, 3.0, 3.0, -np.inf, 2.0, 3.0]], np.float32)
-    scored = score_rows(logits, tokens(4), 4, threads=1)
+    scored = score_rows(logits, tokens(4), 4, loops(), threads=1)
     wanted = reference_sampling.score(logits, tokens(4), 4)
     assert scored.top_ids.tolist() == [[1, 2, 5, 4]]
     assert_close("score", "cpu", scored.logprobs, wanted.logprobs)

@@ -22,7 +22,7 @@ from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, L
 from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.weights.packed import Dense, Weight
-from llmrs_cli.kernels.simd import attention, layer, linear, program
+from llmrs_cli.kernels.simd import attention, linear, program
 from llmrs_cli.kernels.simd.layout import LANES, Arena
 
 NO_NORM = np.empty(0, np.float32)
@@ -46,7 +46,8 @@ class CpuBackend(Backend):
 
     def __init__(self, cache: Path | None = None) -> None:
         """`cache`: folder for compiled loops, the user's own by default."""
-        self.notice = program.prepare(program.default_cache() if cache is None else cache)
+        self._loops = program.load(program.default_cache() if cache is None else cache)
+        self.notice = self._loops.notice
         """Why compiled loops are not kept, or None."""
         self.threads = numba.get_num_threads()
         self._arena = Arena()
@@ -85,7 +86,7 @@ class CpuBackend(Backend):
     def rms_norm(self, x: Array, weight: Vector, eps: float) -> Array:
         rows = np.ascontiguousarray(x, np.float32).reshape(-1, x.shape[-1])
         out = np.empty_like(rows)
-        layer.rms_norm(rows, weight, eps, out)
+        self._loops.rms_norm(rows, weight, eps, out)
         return out.reshape(x.shape)
 
     def linear(self, x: Array, weight: Linear) -> Array:
@@ -94,17 +95,17 @@ class CpuBackend(Backend):
 
     def rope(self, x: Array, positions: Array, table: RopeTable) -> Array:
         out = np.array(x, np.float32, order="C")
-        layer.rotate(out, positions, *table)
+        self._loops.rotate(out, positions, *table)
         return out
 
     def store_kv(self, k: Array, v: Array, kv: KvLayer, slots: Array) -> None:
         assert isinstance(kv, CpuKv)
-        layer.store_kv(np.ascontiguousarray(k), np.ascontiguousarray(v), kv.pool, kv.place, slots)
+        self._loops.store_kv(np.ascontiguousarray(k), np.ascontiguousarray(v), kv.pool, kv.place, slots)
 
     def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
         assert isinstance(kv, CpuKv)
         out = np.empty((len(q), geometry.heads * geometry.head_dim), np.float32)
-        attention.attend(
+        self._loops.attend(
             np.ascontiguousarray(q),
             kv.pool,
             kv.place,
@@ -120,7 +121,7 @@ class CpuBackend(Backend):
 
     def silu_mul(self, gate_up: Array) -> Array:
         out = np.empty((len(gate_up), gate_up.shape[1] // 2), np.float32)
-        layer.silu_mul(np.ascontiguousarray(gate_up), out)
+        self._loops.silu_mul(np.ascontiguousarray(gate_up), out)
         return out
 
     def split_heads(self, qkv: Array, geometry: Geometry) -> tuple[Array, Array, Array]:
@@ -137,7 +138,7 @@ class CpuBackend(Backend):
     def embed_ids(self, table: Linear, ids: Array) -> Array:
         assert isinstance(table, CpuLinear)
         out = np.empty((len(ids), table.shape[1]), np.float32)
-        layer.embed(table.stream, table.order, ids, out)
+        self._loops.embed(table.stream, table.order, ids, out)
         return out
 
     # -- fused ops ------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ class CpuBackend(Backend):
         geometry = layer_weights.geometry
         qkv = self._product(hidden.residual, layer_weights.attention_norm, geometry.eps, layer_weights.qkv)
         q = np.empty((len(qkv), geometry.heads, geometry.head_dim), np.float32)
-        layer.finish_qkv(
+        self._loops.finish_qkv(
             qkv,
             step.positions,
             step.slots,
@@ -189,7 +190,7 @@ class CpuBackend(Backend):
     def _multiply(
         self, x: Floats, norm: Vector, eps: float, weight: CpuLinear, mode: int, out: Floats
     ) -> None:
-        linear.linear(
+        self._loops.linear(
             x,
             norm,
             eps,
@@ -208,12 +209,12 @@ class CpuBackend(Backend):
         assert isinstance(rows, HostRows)
         chosen, lengths = step.sample_rows, step.positions[step.sample_tokens] + 1
         states = [rows.sampling[int(row)] for row in chosen]
-        draws = draw_rows(logits, states, chosen, lengths, rows.tokens, mask, self.threads)
+        draws = draw_rows(logits, states, chosen, lengths, rows.tokens, mask, self._loops, self.threads)
         rows.append(chosen, lengths, draws.ids)
         return draws
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Draws:
-        return score_rows(logits, targets, alternatives, self.threads)
+        return score_rows(logits, targets, alternatives, self._loops, self.threads)
 
     def fetch(self, drawn: Any) -> Draws:
         assert isinstance(drawn, Draws)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Draws, Floats, Ints, RowSampling
-from llmrs_cli.kernels.simd import sample
+from llmrs_cli.kernels.simd.program import Program
 
 NO_MASK = np.empty((0, 0), np.uint32)
 WORD = 0xFFFFFFFF
@@ -21,6 +21,7 @@ def draw_rows(
     lengths: Ints,
     tokens: Ints,
     mask: NDArray[np.uint32] | None,
+    loops: Program,
     threads: int,
 ) -> Draws:
     """One token per row of (R, V) logits; row r is row rows[r] of `tokens` and holds lengths[r] of them."""
@@ -29,7 +30,7 @@ def draw_rows(
         for state, length in zip(states, lengths, strict=True)
     ]
     ids, failed = np.empty(len(states), np.int32), np.empty(len(states), np.bool_)
-    sample.draw(
+    loops.draw(
         logits,
         tokens,
         np.array([_shares(state) for state in states], np.float32).reshape(-1, 6),
@@ -46,17 +47,17 @@ def draw_rows(
         threads,
     )
     asked = max((state.logprobs for state in states), default=-1)
-    return _unscored(ids, failed) if asked < 0 else _scored(logits, ids, failed, asked, threads)
+    return _unscored(ids, failed) if asked < 0 else _scored(logits, ids, failed, asked, loops, threads)
 
 
-def score_rows(logits: Floats, targets: Ints, alternatives: int, threads: int) -> Draws:
+def score_rows(logits: Floats, targets: Ints, alternatives: int, loops: Program, threads: int) -> Draws:
     """Log-softmax of (P, V) logits at `targets` (P,), with the best `alternatives` (at most V)."""
     count = len(targets)
     shape = count, min(alternatives, logits.shape[1])
     logprobs, failed = np.empty(count, np.float32), np.empty(count, np.bool_)
     top_ids, top_logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     targets = np.ascontiguousarray(targets, np.int32)
-    sample.score(logits, targets, logprobs, failed, top_ids, top_logprobs, threads)
+    loops.score(logits, targets, logprobs, failed, top_ids, top_logprobs, threads)
     return Draws(targets, failed, logprobs, top_ids, top_logprobs)
 
 
@@ -65,10 +66,12 @@ def _unscored(ids: Ints, failed: NDArray[np.bool_]) -> Draws:
     return Draws(ids, failed, np.zeros(len(ids), np.float32), nothing.astype(np.int32), nothing)
 
 
-def _scored(logits: Floats, ids: Ints, failed: NDArray[np.bool_], asked: int, threads: int) -> Draws:
+def _scored(
+    logits: Floats, ids: Ints, failed: NDArray[np.bool_], asked: int, loops: Program, threads: int
+) -> Draws:
     """With log-probabilities; a failed row's are those of equal logits, and its own is 0."""
     sound = np.where(failed[:, None], np.float32(0), logits) if failed.any() else logits
-    scored = score_rows(sound, ids, asked, threads)
+    scored = score_rows(sound, ids, asked, loops, threads)
     return Draws(
         ids, failed, np.where(failed, np.float32(0), scored.logprobs), scored.top_ids, scored.top_logprobs
     )

@@ -19,10 +19,22 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import prange
 
-from llmrs_cli.kernels.simd.compiling import inner, parallel_entry
+from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.elementwise import copy_row, exp_lanes
+from llmrs_cli.kernels.simd.fork import call_at, fork, package
+from llmrs_cli.kernels.simd.kinds import (
+    COUNTS,
+    HEADS,
+    INDICES,
+    INT,
+    PARTS,
+    PLACE,
+    ROWS,
+    SINGLE,
+    TABLE,
+    VALUES,
+)
 from llmrs_cli.kernels.simd.lanes import (
     LANES,
     between,
@@ -46,6 +58,8 @@ FEW, MANY = 4, ATTENTION_ROWS
 """Rows of the two kinds of tile."""
 SPLIT_KEYS = 256
 """Keys that are worth a task of their own where tiles are too few for the threads."""
+SERIAL_BELOW = 600
+"""Tasks times keys under which waking a second thread costs more than it saves."""
 ZERO, NONE = np.float32(0), np.float32(-np.inf)
 
 
@@ -208,16 +222,26 @@ def merge_parts(parts, count, width, scale, target):
 
 
 @inner
-def plan_tiles(query_start, group, work):
-    """(sequence, first row) of every tile; returns their number, or only counts if `work` is empty."""
+def plan_tiles(query_start, group):
+    """(tiles, 2): sequence and first row of every tile."""
+    count = 0
+    for s in range(query_start.size - 1):
+        count += ((query_start[s + 1] - query_start[s]) * group + MANY - 1) // MANY
+    work = np.empty((count, 2), np.int64)
     count = 0
     for s in range(query_start.size - 1):
         for row in range(0, (query_start[s + 1] - query_start[s]) * group, MANY):
-            if work.size:
-                work[count, 0] = s
-                work[count, 1] = row
+            work[count, 0], work[count, 1] = s, row
             count += 1
-    return count
+    return work
+
+
+@inner
+def longest_of(context_lens):
+    longest = np.int64(0)
+    for length in context_lens:
+        longest = max(longest, np.int64(length))
+    return longest
 
 
 @inner
@@ -230,73 +254,101 @@ def row_limits(context, queries, group, row, used, window, limits):
     return limits[0, 0], limits[used - 1, 1]
 
 
-@parallel_entry
-def attend(q, pool, place, query_start, context_lens, tables, scale, window, out, threads):
+@inner
+def row_target(start, row, group, kv_head, heads):
+    """Which row of the outputs, heads of all tokens counted, a tile's row is."""
+    return (start + row // group) * heads + kv_head * group + row % group
+
+
+pack, unpack = package(HEADS, VALUES, PLACE, INDICES, INDICES, TABLE, SINGLE, INT, COUNTS, PARTS, ROWS)
+
+
+def attend_share(thread, threads, arguments):
+    """Every `threads`-th task from number `thread` on: a tile of rows, a key head and a piece of the keys."""
+    q, pool, place, query_start, context_lens, tables, scale, window, work, parts, out = unpack(arguments)
+    _, _, kv_heads, depth, width = place
+    heads, pieces = q.shape[1], parts.shape[2]
+    group = heads // kv_heads
+    queries, mixed = np.empty(MANY * width, np.float32), np.empty(MANY * width, np.float32)
+    scores, limits = np.empty(MANY * CHUNK, np.float32), np.empty((MANY, 2), np.int64)
+    peaks, sums = np.empty(MANY, np.float32), np.empty(MANY, np.float32)
+    for task in range(thread, len(work) * kv_heads * pieces, threads):
+        piece, tile, kv_head = task % pieces, task // pieces // kv_heads, task // pieces % kv_heads
+        s, row = work[tile, 0], work[tile, 1]
+        start, count = query_start[s], query_start[s + 1] - query_start[s]
+        used = min(MANY, count * group - row)
+        gather_queries(q, (start, row, used, group, kv_head), depth, queries, width)
+        low, high = row_limits(np.int64(context_lens[s]), count, group, row, used, window, limits)
+        share = (high - low + pieces - 1) // pieces
+        low, high = low + piece * share, min(high, low + (piece + 1) * share)
+        attend_tile(
+            queries,
+            pool,
+            tables[s],
+            place,
+            kv_head,
+            used,
+            limits,
+            low,
+            high,
+            scale,
+            scores,
+            mixed,
+            peaks,
+            sums,
+        )
+        for r in range(used):
+            if pieces == 1:
+                target = row_target(start, row + r, group, kv_head, heads)
+                write_row(mixed, r, width, depth, sums[r], out, target * depth)
+            else:
+                here = parts[tile * kv_heads + kv_head, r, piece]
+                here[0], here[1] = peaks[r], sums[r]
+                here[2:] = mixed[r * width : (r + 1) * width]
+
+
+@inner
+def merge_pieces(place, query_start, heads, scale, work, parts, out):
+    """Bring the pieces of every row together."""
+    _, _, kv_heads, depth, width = place
+    group = heads // kv_heads
+    merged = np.empty(width, np.float32)
+    for tile in range(len(work)):
+        s, row = work[tile, 0], work[tile, 1]
+        start, count = query_start[s], query_start[s + 1] - query_start[s]
+        for kv_head in range(kv_heads):
+            for r in range(min(MANY, count * group - row)):
+                pieces = parts[tile * kv_heads + kv_head, r]
+                total = merge_parts(pieces, len(pieces), width, scale, merged)
+                target = row_target(start, row + r, group, kv_head, heads)
+                write_row(merged, 0, width, depth, total, out, target * depth)
+
+
+@inner
+def count_pieces(tasks, longest, threads):
+    """Into how many pieces to cut each row's keys, so that every thread has something to do."""
+    if tasks >= 2 * threads:
+        return 1
+    return min(2 * threads, max(1, longest // SPLIT_KEYS))
+
+
+@entry
+def attend(share, q, pool, place, query_start, context_lens, tables, scale, window, out, threads):
     """out = softmax(scale · q · keysᵀ) · values over each sequence's visible keys.
 
     q: (T, Hq, D) f32; query_start: (S+1,) i32; context_lens: (S,) i32; tables: (S, MB) i32;
-    window: keys that a query sees, 0 for all; out: (T, Hq·D) f32.
+    window: keys that a query sees, 0 for all; out: (T, Hq·D) f32; share: address of `attend_share`.
     """
-    _, _, kv_heads, depth, width = place
-    heads = q.shape[1]
-    group = heads // kv_heads
-    tiles = plan_tiles(query_start, group, np.empty((0, 2), np.int64))
-    work = np.empty((tiles, 2), np.int64)
-    plan_tiles(query_start, group, work)
-    pieces = 1
-    if tiles * kv_heads < 2 * threads:
-        pieces = min(2 * threads, max(1, np.int64(context_lens.max()) // SPLIT_KEYS))
-    parts = np.empty((tiles * kv_heads if pieces > 1 else 0, MANY, pieces, width + 2), np.float32)
-    factor = np.float32(scale)
-    for thread in prange(threads):
-        queries = np.empty(MANY * width, np.float32)
-        scores = np.empty(MANY * CHUNK, np.float32)
-        mixed = np.empty(MANY * width, np.float32)
-        peaks = np.empty(MANY, np.float32)
-        sums = np.empty(MANY, np.float32)
-        limits = np.empty((MANY, 2), np.int64)
-        for task in range(thread, tiles * kv_heads * pieces, threads):
-            piece, tile, kv_head = task % pieces, task // pieces // kv_heads, task // pieces % kv_heads
-            s, row = work[tile, 0], work[tile, 1]
-            count = query_start[s + 1] - query_start[s]
-            used = min(MANY, count * group - row)
-            gather_queries(q, (query_start[s], row, used, group, kv_head), depth, queries, width)
-            low, high = row_limits(np.int64(context_lens[s]), count, group, row, used, window, limits)
-            share = (high - low + pieces - 1) // pieces
-            low, high = low + piece * share, min(high, low + (piece + 1) * share)
-            attend_tile(
-                queries,
-                pool,
-                tables[s],
-                place,
-                kv_head,
-                used,
-                limits,
-                low,
-                high,
-                factor,
-                scores,
-                mixed,
-                peaks,
-                sums,
-            )
-            for r in range(used):
-                if pieces == 1:
-                    token = query_start[s] + (row + r) // group
-                    head = kv_head * group + (row + r) % group
-                    write_row(mixed, r, width, depth, sums[r], out, (token * heads + head) * depth)
-                else:
-                    here = parts[tile * kv_heads + kv_head, r, piece]
-                    here[0] = peaks[r]
-                    here[1] = sums[r]
-                    here[2:] = mixed[r * width : (r + 1) * width]
+    _, _, kv_heads, _, width = place
+    heads, factor = q.shape[1], np.float32(scale)
+    work = plan_tiles(query_start, heads // kv_heads)
+    tasks, longest = len(work) * kv_heads, longest_of(context_lens)
+    pieces = count_pieces(tasks, longest, threads)
+    parts = np.empty((tasks if pieces > 1 else 0, MANY, pieces, width + 2), np.float32)
+    arguments = pack((q, pool, place, query_start, context_lens, tables, factor, window, work, parts, out))
+    if tasks * longest < SERIAL_BELOW:
+        call_at(share, 0, 1, arguments)
+    else:
+        fork(share, threads, arguments)
     if pieces > 1:
-        merged = np.empty(width, np.float32)
-        for tile in range(tiles):
-            s, row = work[tile, 0], work[tile, 1]
-            for kv_head in range(kv_heads):
-                for r in range(min(MANY, (query_start[s + 1] - query_start[s]) * group - row)):
-                    total = merge_parts(parts[tile * kv_heads + kv_head, r], pieces, width, factor, merged)
-                    token = query_start[s] + (row + r) // group
-                    head = kv_head * group + (row + r) % group
-                    write_row(merged, 0, width, depth, total, out, (token * heads + head) * depth)
+        merge_pieces(place, query_start, heads, factor, work, parts, out)

@@ -18,8 +18,3 @@ def inner(function: Callable[..., Any]) -> Any:
 def entry(function: Callable[..., Any]) -> Any:
     """A loop that Python calls."""
     return njit(no_cfunc_wrapper=True, error_model="numpy")(function)
-
-
-def parallel_entry(function: Callable[..., Any]) -> Any:
-    """A loop that Python calls and whose `prange` shares work out to threads."""
-    return njit(parallel=True, no_cfunc_wrapper=True, error_model="numpy")(function)

@@ -150,4 +150,4 @@ def make_dot(rows: int) -> Any:
     return dot
 
 
-dot_1, dot_2, dot_4, dot_8 = (make_dot(rows) for rows in (1, 2, 4, 8))
+dot_1, dot_4, dot_8 = (make_dot(rows) for rows in (1, 4, 8))

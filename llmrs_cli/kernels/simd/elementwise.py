@@ -105,15 +105,15 @@ def copy_row(x, base, columns, out, target):
 
 
 @inner
-def group_sums(x, base, group, groups, sums, target):
-    """sums[target + g] = Σ of group g of the row at x[base …]."""
+def group_sums(x, group, sums):
+    """sums[i] = Σ of the i-th run of `group` values of x, row after row."""
     whole = group - group % LANES
-    for g in range(groups):
-        at = base + g * group
+    for i in range(sums.size):
+        at = i * group
         total = load_first(x, at + whole, group - whole)
         for k in range(0, whole, LANES):
             total = total + load(x, at + k)
-        sums[target + g] = sum_lanes(total)
+        sums[i] = sum_lanes(total)
 
 
 @inner

@@ -105,8 +105,8 @@ def widen(panel, side, stream, at, form, wide, zeros, group, first, last):
 
 
 @inner
-def multiply_panel(panel, depth, x, base, stride, rows, out, width, left, right):
-    """out[:, columns] += x[:, base … base + depth] · panel for `rows` rows.
+def multiply_panel(panel, depth, x, base, stride, first, rows, out, width, left, right):
+    """out[first + r, columns] += x[r, base … base + depth] · panel for `rows` rows r.
 
     x: rows of `stride` values, readable up to the next multiple of GEMM_ROWS rows; out: rows of `width`
     values; left, right: (first output, count) of the panel's two tiles.
@@ -117,8 +117,12 @@ def multiply_panel(panel, depth, x, base, stride, rows, out, width, left, right)
         for k in range(depth):
             acc = fma_pairs(acc, load(panel, k * PANEL), load(panel, k * PANEL + LANES), x, at + k, stride)
         used = min(rows - row, GEMM_ROWS)
-        a, b = row * width + left[0], row * width + right[0]
-        store_rows(add_rows(every_other(acc, 0), out, a, width, used, left[1]), out, a, width, used, left[1])
-        store_rows(
-            add_rows(every_other(acc, 1), out, b, width, used, right[1]), out, b, width, used, right[1]
-        )
+        target = (first + row) * width
+        add_to(every_other(acc, 0), out, target + left[0], width, used, left[1])
+        add_to(every_other(acc, 1), out, target + right[0], width, used, right[1])
+
+
+@inner
+def add_to(tile, out, at, width, rows, columns):
+    """out[at + r·width …] += tile[r] for the first `rows` rows and `columns` lanes."""
+    store_rows(add_rows(tile, out, at, width, rows, columns), out, at, width, rows, columns)

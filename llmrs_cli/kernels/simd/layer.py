@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
-from llmrs_cli.kernels.simd.compiling import entry, inner, parallel_entry
+from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, norm_row, rotate_row
+from llmrs_cli.kernels.simd.fork import call_at, fork, package
 from llmrs_cli.kernels.simd.gemm import PANEL, widen
+from llmrs_cli.kernels.simd.kinds import HEADS, INDICES, PLACE, REAL, ROWS, VALUES
 from llmrs_cli.kernels.simd.lanes import LANES, store_one
 from llmrs_cli.kernels.simd.layout import EIGHT, FOUR
 
@@ -108,15 +109,25 @@ def finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q):
         put_head(qkv, k_at, qkv, v_at, pool, block + h * LANES * (depth + width), offset, depth, width)
 
 
-@parallel_entry
-def finish_qkv(qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q, threads):
-    """qkv (T, (Hq + 2·Hkv)·D) → q (T, Hq, D), and keys and values in the cache. Norms may be empty."""
+pack, unpack = package(ROWS, INDICES, INDICES, ROWS, ROWS, VALUES, VALUES, REAL, VALUES, PLACE, HEADS)
+
+
+def finish_share(thread, threads, arguments):
+    """One thread's share of the tokens."""
+    qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q = unpack(arguments)
     tokens = positions.size
-    tables, norms = (cosines, sines), (q_norm, k_norm)
-    if tokens < PARALLEL_FROM:
-        for t in range(tokens):
-            finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q)
+    for t in range(tokens * thread // threads, tokens * (thread + 1) // threads):
+        finish_token(t, qkv, positions, slots, (cosines, sines), (q_norm, k_norm), eps, pool, place, q)
+
+
+@entry
+def finish_qkv(share, qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q, threads):
+    """qkv (T, (Hq + 2·Hkv)·D) → q (T, Hq, D), and keys and values in the cache. Norms may be empty.
+
+    share: address of `finish_share`.
+    """
+    arguments = pack((qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q))
+    if positions.size < PARALLEL_FROM:
+        call_at(share, 0, 1, arguments)
     else:
-        for thread in prange(threads):
-            for t in range(tokens * thread // threads, tokens * (thread + 1) // threads):
-                finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q)
+        fork(share, threads, arguments)

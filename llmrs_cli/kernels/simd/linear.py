@@ -8,14 +8,17 @@ streams a contiguous run of the weights. Few rows take matrix-vector products, m
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
+from numba.core import types
 
-from llmrs_cli.kernels.simd.compiling import inner, parallel_entry
-from llmrs_cli.kernels.simd.dot import ZERO, dot_1, dot_2, dot_4, dot_8
+from llmrs_cli.kernels.simd.compiling import entry, inner
+from llmrs_cli.kernels.simd.dot import ZERO, dot_1, dot_4, dot_8
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, group_sums, norm_row
+from llmrs_cli.kernels.simd.fork import fork, package
 from llmrs_cli.kernels.simd.gemm import BLOCK, PANEL, multiply_panel, widen
+from llmrs_cli.kernels.simd.kinds import BYTES, ORDER, ROWS, TABLE, VALUES
 from llmrs_cli.kernels.simd.lanes import LANES, load, load_first, store_first
 from llmrs_cli.kernels.simd.layout import EIGHT, FOUR
+from llmrs_cli.kernels.simd.target import GEMM_ROWS
 from llmrs_cli.kernels.simd.tiles import add_rows, store_rows
 
 STORE, ADD, GATE = range(3)
@@ -24,26 +27,23 @@ DOT_ROWS = 8
 """Rows of the largest matrix-vector tile."""
 PANEL_FROM = 12
 """Rows from which panels win (measured)."""
-PAD_ROWS = 12
-"""Staged rows are padded up to a multiple of this and of DOT_ROWS."""
 
 
 @inner
-def stage(x, norm, eps, group, groups, staged, sums):
-    """Copy rows of x, normed if there are norm weights, to `staged`, zero-padded; sum its groups."""
+def stage(x, first, norm, eps, staged):
+    """Copy rows of x from `first` on, normed if there are norm weights, to `staged`, zero-padded."""
     rows, columns = x.shape
-    width = group * groups
+    width = staged.shape[1]
     for row in range(staged.shape[0]):
-        base = row * width
-        if row < rows:
-            if norm.size:
-                norm_row(x, row * columns, columns, norm, eps, staged, base)
-            else:
-                copy_row(x, row * columns, columns, staged, base)
-            staged[row, columns:] = ZERO
-        else:
+        base, source = row * width, first + row
+        if source >= rows:
             staged[row, :] = ZERO
-        group_sums(staged, base, group, groups, sums, row * groups)
+            continue
+        if norm.size:
+            norm_row(x, source * columns, columns, norm, eps, staged, base)
+        else:
+            copy_row(x, source * columns, columns, staged, base)
+        staged[row, columns:] = ZERO
 
 
 @inner
@@ -67,9 +67,6 @@ def dot_tile(stream, layout, bias, tile, place, x, sums, rows, mode, out, width)
         if left == 1:
             acc = dot_1(stream, at, form, wide, zeros, group, groups, bias, bias_at, x, base, sums)
             finish(acc, mode, out, to, width, left, count)
-        elif left == 2:
-            pair = dot_2(stream, at, form, wide, zeros, group, groups, bias, bias_at, x, base, sums)
-            finish(pair, mode, out, to, width, left, count)
         elif left <= 4:
             four = dot_4(stream, at, form, wide, zeros, group, groups, bias, bias_at, x, base, sums)
             finish(four, mode, out, to, width, left, count)
@@ -80,74 +77,105 @@ def dot_tile(stream, layout, bias, tile, place, x, sums, rows, mode, out, width)
 
 
 @inner
-def panel_unit(stream, layout, bias, tiles, unit, x, rows, mode, out, width, panel):
-    """The outputs of two tiles for all rows, by panels over blocks of K."""
+def start_columns(bias, tiles, tile, rows, mode, out, width):
+    """Let a tile's outputs begin with the bias, or add the bias to them."""
+    first, count = tiles[tile, 0], tiles[tile, 1]
+    value = load(bias, tile * LANES)
+    for row in range(rows):
+        at = row * width + first
+        start = load_first(out, at, count) + value if mode == ADD else value
+        store_first(out, at, start, count)
+
+
+@inner
+def panel_unit(stream, layout, bias, tiles, left, right, x, tail, rows, mode, out, width, panel):
+    """The outputs of two tiles for all rows, by panels over blocks of K.
+
+    x: whole tiles of rows, as wide as the stream's columns; tail: the rows that are left, zero-padded.
+    """
     form, wide, zeros, group, groups, tile_bytes = layout
-    stride = group * groups
-    left, right = unit
-    for tile in unit:
-        first, count = tiles[tile, 0], tiles[tile, 1]
-        value = load(bias, tile * LANES)
-        for row in range(rows):
-            at = row * width + first
-            start = load_first(out, at, count) + value if mode == ADD else value
-            store_first(out, at, start, count)
+    start_columns(bias, tiles, left, rows, mode, out, width)
+    if right != left:
+        start_columns(bias, tiles, right, rows, mode, out, width)
     # A dense matrix has one group: its columns are cut instead.
-    dense = form not in (FOUR, EIGHT)
-    step = group if not dense else 1
-    parts = groups if not dense else group
+    packed = form in (FOUR, EIGHT)
+    step, parts = (group, groups) if packed else (1, group)
     size = max(1, BLOCK // step)
+    a = tiles[left, 0], tiles[left, 1]
+    b = tiles[right, 0], tiles[right, 1] if right != left else 0
+    whole = rows - rows % GEMM_ROWS
     for begin in range(0, parts, size):
         end = min(begin + size, parts)
         widen(panel, 0, stream, left * tile_bytes, form, wide, zeros, group, begin, end)
         widen(panel, LANES, stream, right * tile_bytes, form, wide, zeros, group, begin, end)
-        multiply_panel(
-            panel,
-            (end - begin) * step,
-            x,
-            begin * step,
-            stride,
-            rows,
-            out,
-            width,
-            (tiles[left, 0], tiles[left, 1]),
-            (tiles[right, 0], tiles[right, 1] if right != left else 0),
-        )
+        depth, base = (end - begin) * step, begin * step
+        multiply_panel(panel, depth, x, base, group * groups, 0, whole, out, width, a, b)
+        multiply_panel(panel, depth, tail, base, group * groups, whole, rows - whole, out, width, a, b)
 
 
-@parallel_entry
-def linear(x, norm, eps, stream, tiles, bias, layout, mode, out, threads):
+pack_panels, unpack_panels = package(
+    types.int64, BYTES, ORDER, VALUES, TABLE, ROWS, ROWS, types.int64, types.int64, ROWS, ROWS
+)
+
+
+def by_panels(thread, threads, arguments):
+    """One thread's share of the units, for many rows."""
+    units, stream, order, bias, tiles, x, tail, rows, mode, product, out = unpack_panels(arguments)
+    form, group, width = order[0], order[3], product.shape[1]
+    panel = np.empty((max(BLOCK, group) if form in (FOUR, EIGHT) else BLOCK) * PANEL, np.float32)
+    for unit in range(units * thread // threads, units * (thread + 1) // threads):
+        left = unit if mode == GATE else 2 * unit
+        right = unit + units if mode == GATE else min(2 * unit + 1, tiles.shape[0] - 1)
+        panel_unit(stream, order, bias, tiles, left, right, x, tail, rows, mode, product, width, panel)
+        if mode == GATE:
+            gate_columns(product, out, rows, width // 2, tiles[left, 0], tiles[left, 1])
+
+
+pack_dots, unpack_dots = package(
+    types.int64, BYTES, ORDER, VALUES, TABLE, ROWS, VALUES, types.int64, types.int64, ROWS, ROWS
+)
+
+
+def by_dots(thread, threads, arguments):
+    """One thread's share of the units, for few rows."""
+    units, stream, order, bias, tiles, x, sums, rows, mode, product, out = unpack_dots(arguments)
+    width = product.shape[1]
+    for unit in range(units * thread // threads, units * (thread + 1) // threads):
+        left = unit if mode == GATE else 2 * unit
+        right = unit + units if mode == GATE else min(2 * unit + 1, tiles.shape[0] - 1)
+        for tile in range(left, right + 1, max(1, right - left)):
+            place = tiles[tile, 0], tiles[tile, 1]
+            dot_tile(stream, order, bias, tile, place, x, sums, rows, mode, product, width)
+        if mode == GATE:
+            gate_columns(product, out, rows, width // 2, tiles[left, 0], tiles[left, 1])
+
+
+@entry
+def linear(dots, panels, x, norm, eps, stream, tiles, bias, order, mode, out, threads):
     """out = (or, with ADD, +=) norm(x) · Wᵀ + bias; with GATE silu of the first half times the second.
 
     x: (M, K) f32; norm: (K,) f32 or empty; stream: bytes of the tiles; tiles: (tiles, 2) first output and
-    count; bias: (tiles · 16,) f32; layout: (form, wide, zeros, group, groups, bytes of a tile);
-    out: (M, N) f32, with GATE (M, N/2), of which the tiles then are two halves.
+    count; bias: (tiles · 16,) f32; order: (form, wide, zeros, group, groups, bytes of a tile);
+    out: (M, N) f32, with GATE (M, N/2), of which the tiles then are two halves; dots, panels: addresses
+    of `by_dots` and `by_panels`.
     """
-    form, _, _, group, groups, _ = layout
-    rows = x.shape[0]
-    padded = (rows + 2 * PAD_ROWS - 1) // (2 * PAD_ROWS) * (2 * PAD_ROWS)
-    staged = np.empty((padded, group * groups), np.float32)
-    sums = np.empty(padded * groups, np.float32)
-    stage(x, norm, eps, group, groups, staged, sums)
-    count = tiles.shape[0]
-    gated = mode == GATE
-    width = out.shape[1] * 2 if gated else out.shape[1]
-    product = np.empty((rows, width), np.float32) if gated else out
-    units = count // 2 if gated else (count + 1) // 2
-    for thread in prange(threads):
-        panel = np.empty(BLOCK * PANEL if rows >= PANEL_FROM else 0, np.float32)
-        for unit in range(units * thread // threads, units * (thread + 1) // threads):
-            left = unit if gated else 2 * unit
-            right = unit + units if gated else min(2 * unit + 1, count - 1)
-            if rows >= PANEL_FROM:
-                panel_unit(
-                    stream, layout, bias, tiles, (left, right), staged, rows, mode, product, width, panel
-                )
-            else:
-                place = (tiles[left, 0], tiles[left, 1])
-                dot_tile(stream, layout, bias, left, place, staged, sums, rows, mode, product, width)
-                if right != left:
-                    place = (tiles[right, 0], tiles[right, 1])
-                    dot_tile(stream, layout, bias, right, place, staged, sums, rows, mode, product, width)
-            if gated:
-                gate_columns(product, out, rows, width // 2, tiles[left, 0], tiles[left, 1])
+    rows, columns = x.shape[0], order[3] * order[4]
+    units = tiles.shape[0] // 2 if mode == GATE else (tiles.shape[0] + 1) // 2
+    product = np.empty((rows, 2 * out.shape[1]), np.float32) if mode == GATE else out
+    if rows < PANEL_FROM:
+        staged = np.empty(((rows + DOT_ROWS - 1) // DOT_ROWS * DOT_ROWS, columns), np.float32)
+        sums = np.empty(staged.size // order[3], np.float32)
+        stage(x, 0, norm, eps, staged)
+        group_sums(staged, order[3], sums)
+        few = pack_dots((units, stream, order, bias, tiles, staged, sums, rows, mode, product, out))
+        fork(dots, threads, few)
+    else:
+        whole = rows - rows % GEMM_ROWS
+        tail = np.empty((GEMM_ROWS, columns), np.float32)
+        stage(x, whole, norm, eps, tail)
+        body = x
+        if norm.size or x.shape[1] != columns:
+            body = np.empty((whole, columns), np.float32)
+            stage(x, 0, norm, eps, body)
+        many = pack_panels((units, stream, order, bias, tiles, body, tail, rows, mode, product, out))
+        fork(panels, threads, many)

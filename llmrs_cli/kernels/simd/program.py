@@ -10,65 +10,134 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numba
 
 from llmrs_cli.kernels.simd import attention, layer, linear, sample
+from llmrs_cli.kernels.simd.kinds import (
+    BYTES,
+    COUNTS,
+    FLAGS,
+    HEADS,
+    INDICES,
+    INT,
+    MASK,
+    ORDER,
+    PLACE,
+    REAL,
+    ROWS,
+    SHARE,
+    TABLE,
+    VALUES,
+)
 from llmrs_cli.kernels.simd.target import cpu_name
 
 config: Any = numba.config
-types: Any = numba.types
-_F32, _F64, _I32, _INT = types.float32, types.float64, types.int32, types.int64
+Loop = Callable[..., None]
 
-
-def _array(kind: Any, rank: int) -> Any:
-    return types.Array(kind, rank, "C")
-
-
-_VALUES, _ROWS, _HEADS = (_array(_F32, rank) for rank in (1, 2, 3))
-_INDICES, _TABLE, _BYTES = _array(_I32, 1), _array(_I32, 2), _array(types.uint8, 1)
-_FLAGS = _array(types.boolean, 1)
-_ORDER, _PLACE = types.UniTuple(_INT, 6), types.UniTuple(_INT, 5)
-
-LOOPS: tuple[tuple[Any, tuple[Any, ...]], ...] = (
-    (linear.linear, (_ROWS, _VALUES, _F64, _BYTES, _TABLE, _VALUES, _ORDER, _INT, _ROWS, _INT)),
-    (attention.attend, (_HEADS, _VALUES, _PLACE, _INDICES, _INDICES, _TABLE, _F64, _INT, _ROWS, _INT)),
-    (
-        layer.finish_qkv,
-        (_ROWS, _INDICES, _INDICES, *(_ROWS,) * 2, *(_VALUES,) * 2, _F64, _VALUES, _PLACE, _HEADS, _INT),
+SIGNATURES: dict[Any, tuple[Any, ...]] = {
+    linear.linear: (INT, INT, ROWS, VALUES, REAL, BYTES, TABLE, VALUES, ORDER, INT, ROWS, INT),
+    attention.attend: (INT, HEADS, VALUES, PLACE, INDICES, INDICES, TABLE, REAL, INT, ROWS, INT),
+    layer.finish_qkv: (
+        *(INT, ROWS, INDICES, INDICES, ROWS, ROWS),
+        *(VALUES, VALUES, REAL, VALUES, PLACE, HEADS, INT),
     ),
-    (layer.embed, (_BYTES, _ORDER, _INDICES, _ROWS)),
-    (layer.rms_norm, (_ROWS, _VALUES, _F64, _ROWS)),
-    (layer.silu_mul, (_ROWS, _ROWS)),
-    (layer.rotate, (_HEADS, _INDICES, _ROWS, _ROWS)),
-    (layer.store_kv, (_HEADS, _HEADS, _VALUES, _PLACE, _INDICES)),
-    (
-        sample.draw,
-        (
-            *(_ROWS, _TABLE, _ROWS, *(_array(_INT, 2),) * 2, _INDICES, _VALUES, _INDICES),
-            *(_array(types.uint32, 2), _INDICES, _FLAGS, _INT),
-        ),
+    layer.embed: (BYTES, ORDER, INDICES, ROWS),
+    layer.rms_norm: (ROWS, VALUES, REAL, ROWS),
+    layer.silu_mul: (ROWS, ROWS),
+    layer.rotate: (HEADS, INDICES, ROWS, ROWS),
+    layer.store_kv: (HEADS, HEADS, VALUES, PLACE, INDICES),
+    sample.draw: (
+        *(INT, ROWS, TABLE, ROWS, COUNTS, COUNTS),
+        *(INDICES, VALUES, INDICES, MASK, INDICES, FLAGS, INT),
     ),
-    (sample.score, (_ROWS, _INDICES, _VALUES, _FLAGS, _TABLE, _ROWS, _INT)),
-)
+    sample.score: (INT, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS, INT),
+}
 
 
-def prepare(cache: Path | None) -> str | None:
-    """Make every loop callable; a sentence if machine code cannot be kept in `cache`, else None.
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The loops, ready to be called; each one's arguments stand where it is defined, addresses apart."""
+
+    linear: Loop
+    attend: Loop
+    finish_qkv: Loop
+    embed: Loop
+    rms_norm: Loop
+    silu_mul: Loop
+    rotate: Loop
+    store_kv: Loop
+    draw: Loop
+    score: Loop
+    notice: str | None
+    """Why machine code is not kept, in one sentence, or None if it is."""
+    shares: tuple[Any, ...]
+    """The C functions behind the addresses, which must live as long."""
+
+
+@cache
+def load(folder: Path | None) -> Program:
+    """Compile every loop, or load it from under `folder` (None: keep nothing).
 
     Takes about half a minute where nothing is kept yet. Later calls of the process cost nothing.
     """
-    if all(loop.signatures for loop, _ in LOOPS):
-        return None
-    folder, notice = (None, None) if cache is None else private_folder(cache)
-    for loop, signature in LOOPS:
-        if folder is not None:
-            _keep(loop, folder)
-        loop.compile(signature)
-        loop.disable_compile()
-    return notice
+    place, notice = (None, None) if folder is None else private_folder(folder)
+    with kept_in(place):
+        shares = [
+            numba.cfunc(SHARE, cache=place is not None, error_model="numpy")(function)
+            for function in (
+                linear.by_dots,
+                linear.by_panels,
+                attention.attend_share,
+                layer.finish_share,
+                sample.draw_share,
+                sample.score_share,
+            )
+        ]
+        for loop in SIGNATURES:
+            _compile(loop, keep=place is not None)
+    dots, panels, attend, finish, draw, score = (share.address for share in shares)
+    return Program(
+        linear=partial(linear.linear, dots, panels),
+        attend=partial(attention.attend, attend),
+        finish_qkv=partial(layer.finish_qkv, finish),
+        embed=layer.embed,
+        rms_norm=layer.rms_norm,
+        silu_mul=layer.silu_mul,
+        rotate=layer.rotate,
+        store_kv=layer.store_kv,
+        draw=partial(sample.draw, draw),
+        score=partial(sample.score, score),
+        notice=notice,
+        shares=tuple(shares),
+    )
+
+
+def _compile(loop: Any, *, keep: bool) -> None:
+    """Compile an entry for its one signature; another one is an error from then on."""
+    if loop.signatures:
+        return
+    if keep:
+        loop.enable_caching()
+    loop.compile(SIGNATURES[loop])
+    loop.disable_compile()
+
+
+@contextmanager
+def kept_in(folder: Path | None) -> Iterator[None]:
+    """Let Numba keep what is compiled meanwhile in `folder`: it reads its configuration at that moment."""
+    before = config.CACHE_DIR
+    config.CACHE_DIR = before if folder is None else str(folder)
+    try:
+        yield
+    finally:
+        config.CACHE_DIR = before
 
 
 def private_folder(cache: Path) -> tuple[Path | None, str | None]:
@@ -106,13 +175,3 @@ def default_cache() -> Path:
         return Path(named).expanduser().absolute() / "simd"
     home = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "llmrs" / "simd"
-
-
-def _keep(loop: Any, folder: Path) -> None:
-    """Let one loop be kept in `folder`. Numba takes the folder from its configuration at this moment."""
-    before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)
-    try:
-        loop.enable_caching()
-    finally:
-        config.CACHE_DIR = before

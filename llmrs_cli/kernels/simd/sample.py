@@ -9,10 +9,11 @@ noise is made only for ids that may still be drawn.
 from __future__ import annotations
 
 import numpy as np
-from numba import prange
 
-from llmrs_cli.kernels.simd.compiling import inner, parallel_entry
+from llmrs_cli.kernels.simd.compiling import entry, inner
+from llmrs_cli.kernels.simd.fork import fork, package
 from llmrs_cli.kernels.simd.keep import cut
+from llmrs_cli.kernels.simd.kinds import COUNTS, FLAGS, INDICES, MASK, ROWS, TABLE, VALUES
 from llmrs_cli.kernels.simd.lanes import (
     LANES,
     between,
@@ -203,31 +204,43 @@ def draw_row(logits, r, tokens, share, count, bias, bans, mask, scratch):
     return np.int64(draw_kept(ids, kept, size, count)), False
 
 
-@parallel_entry
-def draw(logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed, threads):
+pack_draw, unpack_draw = package(
+    ROWS, TABLE, ROWS, COUNTS, COUNTS, INDICES, VALUES, INDICES, MASK, INDICES, FLAGS
+)
+
+
+def draw_share(thread, threads, arguments):
+    """Every `threads`-th row from number `thread` on."""
+    logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed = unpack_draw(
+        arguments
+    )
+    rows, vocab = logits.shape
+    whole = (vocab + LANES - 1) // LANES * LANES
+    scores, kept = np.empty(whole, np.float32), np.empty(whole, np.float32)
+    masses, keys = np.empty(whole, np.float32), np.empty(whole, np.int64)
+    ids, seen = np.empty(whole, np.int32), np.zeros(vocab, np.int32)
+    scratch = (scores, kept, masses, ids, keys, seen)
+    for r in range(thread, rows, threads):
+        bias = bias_ids[starts[0, r] : starts[0, r + 1]], bias_values[starts[0, r] : starts[0, r + 1]]
+        bans = ban_ids[starts[1, r] : starts[1, r + 1]]
+        known = tokens[counts[r, ROW]]
+        out[r], failed[r] = draw_row(logits, r, known, shares[r], counts[r], bias, bans, mask, scratch)
+
+
+@entry
+def draw(
+    share, logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed, threads
+):
     """Draw a token for each row of (R, V) logits: out (R,) i32, failed (R,) bool.
 
     tokens: (rows, context + 1) i32; shares, counts: the parameters, by the columns above; starts:
     (2, R + 1) i64, where each row's part of the bias and of the bans begins; mask: (R, ceil(V/32)) u32 or
-    (0, 0).
+    (0, 0); share: address of `draw_share`.
     """
-    rows, vocab = logits.shape
-    whole = (vocab + LANES - 1) // LANES * LANES
-    for thread in prange(threads):
-        scores, kept, masses = (
-            np.empty(whole, np.float32),
-            np.empty(whole, np.float32),
-            np.empty(whole, np.float32),
-        )
-        ids, keys, seen = np.empty(whole, np.int32), np.empty(whole, np.int64), np.zeros(vocab, np.int32)
-        scratch = (scores, kept, masses, ids, keys, seen)
-        for r in range(thread, rows, threads):
-            bias = (bias_ids[starts[0, r] : starts[0, r + 1]], bias_values[starts[0, r] : starts[0, r + 1]])
-            bans = ban_ids[starts[1, r] : starts[1, r + 1]]
-            known = tokens[counts[r, ROW]]
-            token, flag = draw_row(logits, r, known, shares[r], counts[r], bias, bans, mask, scratch)
-            out[r] = token
-            failed[r] = flag
+    arguments = pack_draw(
+        (logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed)
+    )
+    fork(share, min(threads, logits.shape[0]), arguments)
 
 
 @inner
@@ -257,12 +270,22 @@ def score_row(logits, r, target, alternatives, top_ids, top_values):
     return np.float32(np.float64(logits[r, target]) - base), broken
 
 
-@parallel_entry
-def score(logits, targets, out, failed, top_ids, top_values, threads):
+pack_score, unpack_score = package(ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS)
+
+
+def score_share(thread, threads, arguments):
+    """Every `threads`-th row from number `thread` on."""
+    logits, targets, out, failed, top_ids, top_values = unpack_score(arguments)
+    for r in range(thread, logits.shape[0], threads):
+        out[r], failed[r] = score_row(logits, r, targets[r], top_ids.shape[1], top_ids, top_values)
+
+
+@entry
+def score(share, logits, targets, out, failed, top_ids, top_values, threads):
     """Log-softmax of (P, V) logits at `targets` (P,), and the best of each row: (P, L) ids and values.
 
-    Lower ids come first among equals. Sums in float64.
+    Lower ids come first among equals. Sums in float64. share: address of `score_share`.
     """
-    for thread in prange(threads):
-        for r in range(thread, logits.shape[0], threads):
-            out[r], failed[r] = score_row(logits, r, targets[r], top_ids.shape[1], top_ids, top_values)
+    fork(
+        share, min(threads, logits.shape[0]), pack_score((logits, targets, out, failed, top_ids, top_values))
+    )

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
+import numpy as np
 import pytest
 
 from llmrs_cli.kernels.simd import program
@@ -59,8 +60,8 @@ def test_the_cache_folder_obeys_the_environment(monkeypatch: pytest.MonkeyPatch,
 def test_loops_are_kept_in_the_folder_and_numba_s_own_setting_stays(tmp_path: Path) -> None:
     config: Any = numba.config
     before = config.CACHE_DIR
-    loop: Any = numba.njit(add_one)
-    program._keep(loop, tmp_path)
+    with program.kept_in(tmp_path):
+        loop: Any = numba.njit(cache=True)(add_one)
     assert before == config.CACHE_DIR
     assert loop(1) == 2
     assert list(tmp_path.glob("*/test_program.add_one-*.nbc"))
@@ -68,3 +69,13 @@ def test_loops_are_kept_in_the_folder_and_numba_s_own_setting_stays(tmp_path: Pa
 
 def add_one(x: int) -> int:
     return x + 1
+
+
+def test_another_signature_is_refused_rather_than_compiled() -> None:
+    loops = program.load(program.default_cache())
+    with pytest.raises(TypeError, match="No matching definition"):
+        loops.silu_mul(np.zeros((1, 4)), np.zeros((1, 2)))
+
+
+def test_a_process_is_given_its_loops_once() -> None:
+    assert program.load(program.default_cache()) is program.load(program.default_cache())

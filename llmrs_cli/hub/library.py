@@ -1,7 +1,7 @@
 """The Hub through its own library, huggingface_hub: listings, small files, the stream of a large one.
 
-The only module that loads the library, and inside functions, so that whatever asks nobody stays light. The
-library is made quiet: no bars, logs, telemetry or Xet, and no tries of its own after a refusal. Its HTTP
+Only this module and `hub.refusals` load the library, inside functions, so that whatever asks nobody stays
+light. It is made quiet: no bars, logs, telemetry or Xet, and no tries of its own after a refusal. Its HTTP
 client is replaced by one that drops the token from every request that leaves the endpoint's scheme, host and
 port (the library sends it to other addresses of the Hub that a mirror redirects to) and that never follows a
 redirect out of TLS. Clients, answers and errors are those of httpx2, which comes with the library.

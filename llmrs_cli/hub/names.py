@@ -143,7 +143,7 @@ def _repo(text: str) -> ModelName:
             return ModelName(text, "repo", repo=alias.repo, revision=_revision(revision), alias=alias.alias)
         raise ModelError(f"There is no model {quoted(text)}.", hint=suggestion(text))
     repo, file, revision = match.groups()
-    if ".." in repo or "--" in repo:
+    if ".." in repo or "--" in repo or repo.endswith(".git"):
         raise ModelError(f"{quoted(text)} is not a repository name.", hint=suggestion(text))
     return ModelName(text, "repo", repo=repo, file=file, revision=_revision(revision))
 

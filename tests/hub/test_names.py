@@ -156,6 +156,12 @@ def test_a_revision_that_is_no_revision_is_refused(text: str) -> None:
         parse_model(text)
 
 
+@pytest.mark.parametrize("text", ["a--b/c", "a/b..c", "a/b.git"])
+def test_a_name_that_the_hub_gives_to_no_repository_is_refused(text: str) -> None:
+    with pytest.raises(ModelError, match="is not a repository name"):
+        parse_model(text)
+
+
 @pytest.mark.parametrize("text", ["", "\ud800", "a\x1b[31m", "x" * 5000])
 def test_text_that_can_be_no_name_is_refused_without_echoing_controls(text: str) -> None:
     with pytest.raises(UsageError) as caught:

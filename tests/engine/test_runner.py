@@ -182,10 +182,11 @@ def test_a_row_with_nan_fails_alone_and_leaves_nothing_in_its_blocks() -> None:
     table[poisoned] = np.nan
     broken = ReferenceBackend().prepare_linear([Dense(table)], [None], "embedding")
     driver = Driver(weights=replace(model(), embedding=broken))
-    driver.start(0, (poisoned, *PROMPT))
+    driver.start(0, (poisoned, *PROMPT), SamplingParams(max_tokens=1, temperature=0, logprobs=1))
     driver.start(1, PROMPT)
     hurt, sound = driver.step(chunk(0, 0, len(PROMPT) + 1), chunk(1, 0, len(PROMPT)))
     assert hurt is not None and hurt.failed and 0 <= hurt.token < SHAPE.vocab
+    assert hurt.logprob is None
     assert sound is not None and not sound.failed and sound.token == answer()[0]
     driver.start(0, PROMPT)
     again = token(driver.step(chunk(0, 0, len(PROMPT)))[0])

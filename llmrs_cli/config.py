@@ -166,14 +166,14 @@ def load_settings(
     path = (folder or directories(env).config) / SETTINGS_FILE
     found: dict[str, Setting[object]] = {}
     for key, value in _read_file(path).items():
-        found[key] = _checked(key, value, str(path))
+        found[key] = checked(key, value, str(path))
     for key, rule in _KEYS.items():
         if (given := rule.from_env(env)) is not None:
-            found[key] = _checked(key, given.value, given.origin)
+            found[key] = checked(key, given.value, given.origin)
     for key, value in (flags or {}).items():
         if value is not None:
-            found[key] = _checked(key, value, f"--{key}")
-    return Settings(**found)  # type: ignore[arg-type]  # _checked has seen to the types
+            found[key] = checked(key, value, f"--{key}")
+    return Settings(**found)  # type: ignore[arg-type]  # checked has seen to the types
 
 
 def _read_file(path: Path) -> dict[str, object]:
@@ -199,7 +199,8 @@ class _Key:
     from_env: Callable[[Mapping[str, str]], Setting[object] | None]
 
 
-def _checked(key: str, value: object, origin: str) -> Setting[object]:
+def checked(key: str, value: object, origin: str) -> Setting[object]:
+    """`value` as a setting that came from `origin`; UsageError for an unknown key or a wrong kind of value."""
     if key not in _KEYS:
         near = get_close_matches(key, list(_KEYS), n=1)
         hint = f"Did you mean {near[0]!r}?" if near else f"The keys are {', '.join(_KEYS)}."

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from llmrs_cli import __version__
-from llmrs_cli.cli.models import choose, choose_device
+from llmrs_cli.cli.models import choose, choose_device, model_named
 from llmrs_cli.cli.options import ModelOptions, model_options
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import load_settings
@@ -160,19 +160,18 @@ def random_model(text: str) -> Checkpoint:
     import tempfile
 
     from llmrs_cli.engine.weights.random import random_checkpoint
-    from llmrs_cli.hub.aliases import ALIASES
 
-    alias = ALIASES.get(text)
-    if alias is not None and not Path(text).is_dir():
+    name = model_named(text)
+    if name.alias is not None:
         with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:
-            (Path(folder) / "config.json").write_text(json.dumps(dict(alias.config)), encoding="utf-8")
+            (Path(folder) / "config.json").write_text(json.dumps(dict(name.alias.config)), encoding="utf-8")
             return random_checkpoint(Path(folder))
-    if not (Path(text) / "config.json").is_file():
+    if name.path is None or not (name.path / "config.json").is_file():
         raise ModelError(
             f"{quoted(text)} is neither an alias nor a folder with config.json.",
             hint="Random weights need one of the two.",
         )
-    return random_checkpoint(Path(text))
+    return random_checkpoint(name.path)
 
 
 def _measure(

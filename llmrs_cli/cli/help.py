@@ -5,10 +5,11 @@ llmrs help [TOPIC]
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import click
 
+from llmrs_cli.cli import complete
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError, quoted
 
@@ -34,6 +35,20 @@ with "texts" and "finish_reasons" where n > 1, and "token_ids" with --return-tok
 has "text": null and "error": {"code", "message", "param", "line"}. OpenAI requests are answered as
 OpenAI's batch API does, with the error at the top level as well."""
 
+SETTINGS = """\
+A setting comes from the first of: a flag, an environment variable, the settings file, the default.
+Nothing is ever read from the working directory.
+
+  key       flag        variable              in settings.toml
+  model     -m, MODEL   LLMRS_MODEL           model = "qwen2.5-3b"
+  device    --device    LLMRS_DEVICE          device = "cpu"
+  context   --ctx       LLMRS_CONTEXT         context = 8192
+  offline   --offline   HF_HUB_OFFLINE        offline = true
+  color                 NO_COLOR, FORCE_COLOR color = "never"
+
+'llmrs config list' shows their values and where each comes from, 'llmrs config path' where the file is.
+Any flag of a command has a variable as well, LLMRS_<COMMAND>_<FLAG>; it counts as that flag."""
+
 
 def _rows(entries: Iterable[tuple[str, str]]) -> str:
     pairs = list(entries)
@@ -56,22 +71,24 @@ def _environment() -> str:
     return _rows([*VARIABLES.items(), *own.items()])
 
 
-def _formats() -> str:
-    return FORMATS
-
-
-TOPICS = {"exit-codes": _exit_codes, "environment": _environment, "formats": _formats}
+TOPICS: Mapping[str, Callable[[], str]] = {
+    "exit-codes": _exit_codes,
+    "environment": _environment,
+    "settings": lambda: SETTINGS,
+    "formats": lambda: FORMATS,
+}
 
 
 @click.command("help")
-@click.argument("topic", metavar="[TOPIC]", required=False)
+@click.argument("topic", metavar="[TOPIC]", required=False, shell_complete=complete.one_of(*TOPICS))
 @click.pass_context
 def command(ctx: click.Context, topic: str | None) -> None:
-    """Explain exit-codes, environment or formats.
+    """Explain exit-codes, environment, settings or formats.
 
     \b
       llmrs help exit-codes      what each exit status means
       llmrs help environment     variables that are read
+      llmrs help settings        where a setting comes from
       llmrs help formats         rows of llmrs batch
     """
     terminal = Terminal.standard()

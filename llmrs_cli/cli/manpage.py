@@ -44,10 +44,21 @@ def pages(root: click.Group, name: str = "llmrs") -> dict[str, str]:
     made = {f"{name}.1": _page(root, context, name, others, commands)}
     for child, command in commands.items():
         title = f"{name}-{child}"
-        made[f"{title}.1"] = _page(
-            command, click.Context(command, info_name=child, parent=context), title, others, {}
-        )
+        below = click.Context(command, info_name=child, parent=context)
+        made[f"{title}.1"] = _page(command, below, title, others, _children(command, below))
     return made
+
+
+def _children(command: click.Command, context: click.Context) -> dict[str, click.Command]:
+    """The commands of a group under their usage; a command by itself has none."""
+    if not isinstance(command, click.Group):
+        return {}
+    found = {}
+    for name in command.list_commands(context):
+        if (child := command.get_command(context, name)) is not None:
+            pieces = child.collect_usage_pieces(click.Context(child, info_name=name, parent=context))
+            found[" ".join([name, *pieces])] = child
+    return found
 
 
 def _page(

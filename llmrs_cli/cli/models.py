@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.config import Settings, load_settings
-from llmrs_cli.errors import UsageError
+from llmrs_cli.config import Settings, directories, load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,6 +33,7 @@ class Chosen:
 
 def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
     """Settle device and model and bring the model here. Raises what `hub` raises."""
+    from llmrs_cli.cli.fetching import Fetching
     from llmrs_cli.hub.access import HubAccess
     from llmrs_cli.hub.fit import fit_check
     from llmrs_cli.hub.store import locate
@@ -51,7 +51,7 @@ def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
     name = choose_name(settings, options.revision, device, free, terminal)
     access = HubAccess.from_environment(offline=settings.offline.value)
     check = fit_check(name.text, free=free, context=settings.context.value)
-    return Chosen(name, locate(name, access, terminal, check).path, device, settings.context.value)
+    return Chosen(name, locate(name, access, Fetching(terminal), check).path, device, settings.context.value)
 
 
 def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:
@@ -103,15 +103,17 @@ def choose_name(
 ) -> ModelName:
     """The model that is named, else the default of the device; `revision` pins a repository."""
     from llmrs_cli.hub.fit import default_model
-    from llmrs_cli.hub.names import parse_model
 
     text = settings.model.value
     if text is None:
         text = default_model(free if device.startswith("cuda") else None)
         terminal.warn(f"No model is named: using {text} on {device}.")
-    name = parse_model(text)
-    if revision is None:
-        return name
-    if name.kind != "repo" or name.revision is not None:
-        raise UsageError("--revision belongs to a Hub repository named without @.", hint="Leave it out.")
-    return parse_model(f"{text}@{revision}")
+    return model_named(text, revision)
+
+
+def model_named(text: str, revision: str | None = None) -> ModelName:
+    """What a MODEL argument means, the user's own names included; `revision` pins a repository."""
+    from llmrs_cli.hub.names import parse_model, pinned
+    from llmrs_cli.hub.own_names import read_names
+
+    return pinned(parse_model(text, read_names(directories().config)), revision)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmrs_cli.cli import complete
 from llmrs_cli.cli.parameters import AliasedOption, FiniteRange, bias, device, some_text, tokens
 from llmrs_cli.engine.types import BIAS_LIMIT, MAX_SEED, MAX_TEMPERATURE
 from llmrs_cli.errors import UsageError
@@ -84,26 +85,28 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
 
     `positional`: the model may be the command's first argument; `required`: it must be named.
     """
-    parameters = [
+    parameters: list[Decorator] = [
         click.option(
-            "-m", "--model", "model", metavar="MODEL", help="Alias, owner/repo, folder or .gguf file."
+            "-m",
+            "--model",
+            "model",
+            metavar="MODEL",
+            shell_complete=complete.models,
+            help="Alias, owner/repo, folder or .gguf file.",
         ),
-        click.option("--device", type=device, metavar="DEVICE", help="auto, cuda, cuda:N, cpu or reference."),
-        click.option(
-            "--ctx",
-            cls=AliasedOption,
-            aliases=("--ctx-size", "--context-length", "--num-ctx", "--max-model-len"),
-            type=tokens,
-            metavar="N",
-            help="Tokens of prompt and answer, such as 4096 or 8k (= 8192). Default: what fits.",
-        ),
-        click.option("--rows", type=click.IntRange(1, 4096), metavar="N", help="Sequences that run at once."),
+        *_ROOM,
         click.option("--offline", is_flag=True, help="Use only what is on this machine."),
-        click.option("--revision", metavar="REV", help="Branch, tag or commit of a Hub repository."),
+        revision_option,
     ]
     if positional:
         parameters.insert(
-            0, click.argument("positional_model", metavar="MODEL" if required else "[MODEL]", required=False)
+            0,
+            click.argument(
+                "positional_model",
+                metavar="MODEL" if required else "[MODEL]",
+                required=False,
+                shell_complete=complete.models,
+            ),
         )
 
     def decorate(function: Function) -> Function:
@@ -153,12 +156,58 @@ def quiet_option(function: Function) -> Function:
     )
 
 
+def room_options(function: Function) -> Function:
+    """Adds --device, --ctx and --rows: where a model is to run and how much room it needs beside its weights."""
+    return _apply(_ROOM, function)
+
+
+def json_option(function: Function) -> Function:
+    """Adds --json; the command takes it as `as_json: bool`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(function)
+
+
+def removal_options(function: Function) -> Function:
+    """Adds -y and -n; the command takes them as `yes: bool` and `dry_run: bool`."""
+    function = click.option("-n", "--dry-run", is_flag=True, help="Say what would be removed.")(function)
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask.")(function)
+
+
+revision_option: Decorator = click.option(
+    "--revision", metavar="REV", help="Branch, tag or commit of a Hub repository."
+)
+
+
 def _apply(parameters: Sequence[Callable[[Any], Any]], function: Function) -> Function:
     for parameter in reversed(parameters):
         function = parameter(function)
     return function
 
 
+_ROOM: list[Decorator] = [
+    click.option(
+        "--device",
+        type=device,
+        metavar="DEVICE",
+        shell_complete=complete.one_of("auto", "cuda", "cpu", "reference"),
+        help="auto, cuda, cuda:N, cpu or reference.",
+    ),
+    click.option(
+        "--ctx",
+        cls=AliasedOption,
+        aliases=("--ctx-size", "--context-length", "--num-ctx", "--max-model-len"),
+        type=tokens,
+        metavar="N",
+        help="Tokens of prompt and answer, such as 4096 or 8k (= 8192). Default: what fits.",
+    ),
+    click.option(
+        "--rows",
+        cls=AliasedOption,
+        aliases=("--parallel",),
+        type=click.IntRange(1, 4096),
+        metavar="N",
+        help="Sequences that run at once.",
+    ),
+]
 _PENALTY = FiniteRange(-2.0, 2.0)
 _SHARE = FiniteRange(0.0, 1.0)
 _SAMPLING: list[Decorator] = [

@@ -23,11 +23,19 @@ from llmrs_cli.cli.control import clean
 from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
 from llmrs_cli.errors import ExitCode, UsageError, quoted
 
-COMMANDS = ("chat", "batch", "verify", "bench", "doctor", "help")
+COMMANDS = (
+    *("chat", "batch"),
+    *("pull", "list", "show", "rm", "prune", "du"),
+    *("alias", "default", "config"),
+    *("verify", "bench", "doctor", "completion", "help"),
+)
 """Each is the object `command` in the module of its name under `llmrs_cli.cli`."""
 
-ALIASES = {"run-batch": "batch"}
+ALIASES = {"run-batch": "batch", "ls": "list"}
 """Names that other tools use; they work and are not listed."""
+
+COMPLETE_VARIABLE = "_LLMRS_COMPLETE"
+"""Set by a shell that wants to know what to offer (`cli.complete`)."""
 
 
 class Root(click.Group):
@@ -58,6 +66,10 @@ class Root(click.Group):
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
         """Run the command line `args` and exit; `CliRunner` comes in here too."""
+        if instruction := os.environ.get(COMPLETE_VARIABLE):
+            from llmrs_cli.cli.complete import answer_shell
+
+            sys.exit(answer_shell(self, instruction))
         arguments = list(sys.argv[1:] if args is None else args) or ["--help"]
         try:
             with self.make_context(prog_name or "llmrs", arguments, **extra) as ctx:

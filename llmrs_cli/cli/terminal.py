@@ -79,10 +79,11 @@ class Terminal:
             self._out_open = False
 
     def data(self, line: str) -> None:
-        """One line of data without its newline; the caller has escaped it."""
+        """One line of data without its newline; a pipe gets it as it is."""
+        shown = clean(line) if self.out_is_terminal else line
         with self._lock:
             self._erase_status()
-            self._write_out(line + "\n")
+            self._write_out(shown + "\n")
 
     # -- stderr -----------------------------------------------------------------------------------
 
@@ -111,6 +112,14 @@ class Terminal:
         """A dim line of figures."""
         if not self.quiet:
             self._line(self._dim(clean(text)))
+
+    def ask(self, question: str) -> str:
+        """What is typed after `question`, which stands on stderr; empty at the end of input."""
+        with self._lock:
+            self._erase_status()
+            self._end_err_line()
+            self._write_err(clean(question))
+        return sys.stdin.readline() if sys.stdin is not None else ""
 
     @contextmanager
     def working(self, text: str) -> Iterator[Status]:

@@ -57,7 +57,7 @@ def parse_model(text: str, own: Mapping[str, str] | None = None) -> ModelName:
             f"{quoted(text)} is not a model name.", hint=f"For a prompt, type: -p {quoted(text)}"
         )
     if not text or len(text) > MAX_NAME or not text.isprintable():
-        raise UsageError(f"{quoted(text)} is not a model name.", hint="'llmrs list' shows the names.")
+        raise UsageError(f"{quoted(text)} is not a model name.", hint="'llmrs alias list' shows the names.")
     if own and text in own:
         return replace(parse_model(own[text]), text=text)
     return _alias(text) or _repo(text)
@@ -93,7 +93,9 @@ def nearest(text: str, names: Iterable[str] = ALIASES) -> str | None:
 def suggestion(text: str) -> str:
     """A hint for a name that means nothing: the nearest alias, or where to see the names."""
     near = nearest(text)
-    return f"Did you mean {near!r}?" if near else "'llmrs list' shows the names; 'owner/repo' works too."
+    return (
+        f"Did you mean {near!r}?" if near else "'llmrs alias list' shows the names; 'owner/repo' works too."
+    )
 
 
 def _existing(text: str) -> ModelName | None:

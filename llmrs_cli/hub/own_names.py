@@ -1,27 +1,26 @@
 """Names that the user gives to models, and the model to use where none is named; both in the settings folder.
 
-`aliases.toml` is a flat table, name → MODEL argument. It is ours to rewrite. `settings.toml` is the user's:
-setting the default model changes that one line and leaves the rest, comments included, as it is.
+`aliases.toml` is a flat table, name → MODEL argument. It is ours to rewrite; `settings.toml` is not
+(`hub.settings_file`).
 """
 
 from __future__ import annotations
 
-import json
 import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-from llmrs_cli.config import SETTINGS_FILE, load_settings, private_directory
+from llmrs_cli.config import private_directory
 from llmrs_cli.errors import UsageError, quoted
 from llmrs_cli.hub.aliases import ALIASES
 from llmrs_cli.hub.files import write_whole
 from llmrs_cli.hub.names import looks_like_path, parse_model
+from llmrs_cli.hub.settings_file import change_setting, toml_value
 
 NAMES_FILE = "aliases.toml"
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
-_MODEL_LINE = re.compile(r"""^[ \t]*["']?model["']?[ \t]*=.*\n?""", re.MULTILINE)
 
 
 def read_names(folder: Path) -> dict[str, str]:
@@ -74,25 +73,15 @@ def set_default_model(folder: Path, target: str) -> None:
     meant = parse_model(target, read_names(folder))
     if meant.path is not None and looks_like_path(target):
         target = str(meant.path.absolute())
-    load_settings(env={}, folder=folder)  # a broken file is said to be so, not made worse
-    path = private_directory(folder) / SETTINGS_FILE
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    _write_text(path, f"model = {_quoted(target)}\n" + _MODEL_LINE.sub("", text, count=1))
+    change_setting(folder, "model", target)
 
 
 def _write_names(folder: Path, names: Mapping[str, str]) -> None:
-    lines = [f"{_quoted(name)} = {_quoted(target)}\n" for name, target in sorted(names.items())]
-    _write_text(private_directory(folder) / NAMES_FILE, "".join(lines))
-
-
-def _quoted(text: str) -> str:
-    """A TOML string; TOML takes JSON's escapes, but no surrogate pairs."""
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _write_text(path: Path, text: str) -> None:
+    lines = [f"{toml_value(name)} = {toml_value(target)}\n" for name, target in sorted(names.items())]
+    path, text = private_directory(folder) / NAMES_FILE, "".join(lines)
     try:
         tomllib.loads(text)
+        content = text.encode()
     except ValueError as error:
         raise UsageError(f"Cannot change {quoted(str(path), 200)}.", hint="Edit it by hand.") from error
-    write_whole(path, text.encode())
+    write_whole(path, content)

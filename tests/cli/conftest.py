@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmrs_cli.cli.root import root
+from tests.helpers.fake_hub import FakeHub, FakeRepo, fake_hub
 from tests.helpers.ladder import Ladder, write_ladder
 
 SMALL = 384
@@ -59,3 +60,13 @@ def llmrs() -> Run:
         return CliRunner(env=env).invoke(root, list(args), input=stdin)
 
     return run
+
+
+@pytest.fixture
+def online(ladder: MakeLadder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    """A Hub that serves a scripted model as a/b, with the caches under the test's folder."""
+    monkeypatch.setattr("llmrs_cli.hub.store.PAUSES", (0.0, 0.0))
+    with fake_hub({"a/b": FakeRepo.of(Path(ladder()))}) as hub:
+        for name, value in hub.env(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        yield hub

@@ -146,7 +146,7 @@ def test_an_unknown_name_suggests_the_nearest_alias(text: str, guess: str) -> No
 def test_a_name_like_nothing_says_where_the_names_are() -> None:
     with pytest.raises(ModelError) as caught:
         parse_model("zzzz")
-    assert "'llmrs list'" in (caught.value.hint or "")
+    assert "'llmrs alias list'" in (caught.value.hint or "")
     assert nearest("zzzz") is None
 
 

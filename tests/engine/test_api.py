@@ -1,4 +1,7 @@
-"""The engine over a fake runner: what it refuses, how it ends requests, and how it breaks."""
+"""The engine over a fake runner: what it refuses, how it ends requests, and how it breaks.
+
+Longer than most files: every promise of the public interface stands in one place.
+"""
 
 from __future__ import annotations
 

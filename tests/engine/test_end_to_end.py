@@ -3,6 +3,7 @@
 The oracle is plain recomputation on the same backend: one step over prompt and answer, without cache,
 chunks or company. Each token must be the best one there, unless the two best logits lie closer than the
 backend's bound. The reference runs with blocks of 3 tokens, cpu with its own 16.
+Longer than most files: all ways of running share one model and one oracle.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The scheduler by eye: block size 3, at most 4 rows, and plans that a person can check.
 
 What it may do in general is held by test_scheduler_properties; here are its decisions, one at a time.
+Longer than most files: it is a list of short scenes that need no other order.
 """
 
 from __future__ import annotations

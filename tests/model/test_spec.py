@@ -1,4 +1,7 @@
-"""What a config.json says becomes a ModelSpec, or one sentence that names the field."""
+"""What a config.json says becomes a ModelSpec, or one sentence that names the field.
+
+Longer than most files: it is a list of small cases, field by field.
+"""
 
 from __future__ import annotations
 

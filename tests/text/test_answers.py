@@ -1,6 +1,7 @@
 """Scripted checkpoints answer through the real engine: what users of such tools have seen go wrong.
 
 Every engine here computes with the NumPy reference; the replies are those of `tests.helpers.ladder`.
+Longer than most files: it is a list of small scripted cases over one fixture.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Text out of scripted token events: what ends an answer, what is counted, and who is told of a fault."""
+"""Text out of scripted token events: what ends an answer, what is counted, and who is told of a fault.
+
+Longer than most files: it is a list of small scripted cases over one fixture.
+"""
 
 from __future__ import annotations
 

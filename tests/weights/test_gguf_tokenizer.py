@@ -1,4 +1,7 @@
-"""Tokenizers in GGUF metadata encode as the tokenizers that they were made from."""
+"""Tokenizers in GGUF metadata encode as the tokenizers that they were made from.
+
+Longer than most files: it is a list of small cases, one kind of tokenizer after the other.
+"""
 
 from __future__ import annotations
 

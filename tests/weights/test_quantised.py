@@ -1,4 +1,7 @@
-"""AWQ, GPTQ and compressed-tensors layers become the numbers that their makers meant, or are refused."""
+"""AWQ, GPTQ and compressed-tensors layers become the numbers that their makers meant, or are refused.
+
+Longer than most files: it is a list of small cases, format by format.
+"""
 
 from __future__ import annotations
 

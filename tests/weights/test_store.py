@@ -1,4 +1,7 @@
-"""safetensors files: what is sound is read as the reference library reads it, the rest is refused by name."""
+"""safetensors files: what is sound is read as the reference library reads it, the rest is refused by name.
+
+Longer than most files: it is a list of the damage that a file can have.
+"""
 
 from __future__ import annotations
 

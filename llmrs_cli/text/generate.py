@@ -25,9 +25,11 @@ from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextE
 from llmrs_cli.text.generation import Generation, TokenEngine
 from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
 from llmrs_cli.text.prompt import ChatPrompts, Prompt
+from llmrs_cli.text.reasoning import OPEN
 from llmrs_cli.text.stream import StreamDecoder
 from llmrs_cli.text.template import ChatTemplate
 from llmrs_cli.text.tokenizer import Tokenizer
+from llmrs_cli.text.tools import ToolStyle, tool_style
 
 __all__ = [
     "ChoiceResult",
@@ -120,6 +122,21 @@ class TextEngine:
     def can_chat(self) -> bool:
         """Whether `render` has a tokenizer and a template; without them prompts are plain text or ids."""
         return self.tokenizer is not None and self._template.exists
+
+    @property
+    def template_source(self) -> str:
+        """The chat template, in Jinja's language. Raises ModelError if there is none."""
+        return self._template.source()
+
+    @property
+    def tool_style(self) -> ToolStyle:
+        """How this model writes calls of tools. Raises ModelError if it cannot chat."""
+        return tool_style(self._template.source(tools=True))
+
+    @property
+    def thinks(self) -> bool:
+        """Whether its answers may begin with a thought between tags."""
+        return self.tokenizer is not None and OPEN in self.tokenizer.markers
 
     def stats(self) -> EngineStats:
         """What the engine has done so far."""

@@ -76,7 +76,8 @@ class Generation:
         self._choices = {
             request.id: _Choice(request, decoder) for request, decoder in zip(requests, decoders, strict=True)
         }
-        self._prompt_logprobs: tuple[LogProb | None, ...] | None = None
+        self.prompt_logprobs: tuple[LogProb | None, ...] | None = None
+        """One per prompt token, None for the first; there with the first event, if asked for."""
         self._error: LlmrsError | None = None
         try:
             for request in requests:
@@ -126,13 +127,14 @@ class Generation:
         for _ in self:
             pass
         choices = tuple(choice.result() for choice in self._choices.values())
-        return GenerationResult(choices, self._usage(), self._prompt_logprobs)
+        return GenerationResult(choices, self.usage(), self.prompt_logprobs)
 
     @property
     def _running(self) -> list[str]:
         return [id for id, choice in self._choices.items() if choice.finish is None]
 
-    def _usage(self) -> Usage:
+    def usage(self) -> Usage:
+        """Tokens so far."""
         choices = list(self._choices.values())
         return Usage(self.prompt_tokens, sum(len(c.token_ids) for c in choices), choices[0].cached_tokens)
 
@@ -141,7 +143,7 @@ class Generation:
             choice.finish = FinishReason.ERROR
             raise self._engine.fault or LlmrsError(event.error or "The request failed.")
         if event.prompt_logprobs is not None:
-            self._prompt_logprobs = tuple(
+            self.prompt_logprobs = tuple(
                 None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs
             )
         logprobs = tuple(named(score, self._tokenizer) for score in event.logprobs)
@@ -155,7 +157,7 @@ class Generation:
             token_ids=event.tokens[:taken],
             logprobs=logprobs[:taken],
             finish_reason=choice.finish,
-            usage=None if self._running else self._usage(),
+            usage=None if self._running else self.usage(),
         )
 
 

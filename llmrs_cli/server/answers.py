@@ -1,0 +1,302 @@
+"""Typed results to response bodies: chats and completions, whole or in chunks of a stream.
+
+A `ChatReply` or `CompletionReply` is one response in the making. `take` is given the news of a choice and
+returns the chunks for a stream; `body` is the whole. Both come from the same parts, so they agree.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmrs_cli.engine.types import FinishReason
+from llmrs_cli.server.logprobs import chat_logprobs, completion_logprobs, prompt_logprobs
+from llmrs_cli.text.events import LogProb, TextEvent, Usage
+from llmrs_cli.text.reply import Part, ReplyParser
+from llmrs_cli.text.tools import ToolCall
+
+
+def usage_body(usage: Usage) -> dict[str, Any]:
+    """OpenAI's usage object."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What every body and chunk of one response begins with."""
+
+    kind: str
+    """chat.completion or text_completion"""
+    prefix: str
+    model: str
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def fields(self, suffix: str = "") -> dict[str, Any]:
+        """id, object, created, model."""
+        return {
+            "id": f"{self.prefix}-{self.id}",
+            "object": self.kind + suffix,
+            "created": self.created,
+            "model": self.model,
+        }
+
+
+@dataclass(slots=True)
+class _Call:
+    """A tool call with the id that we gave it."""
+
+    call: ToolCall
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+    def body(self) -> dict[str, Any]:
+        function = {"name": self.call.name, "arguments": self.call.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+class ChatReply:
+    """One response of /v1/chat/completions."""
+
+    def __init__(
+        self,
+        model: str,
+        parsers: Sequence[ReplyParser],
+        *,
+        prompt_ids: Sequence[int] | None = None,
+        logprobs: bool = False,
+        one_call: bool = False,
+    ) -> None:
+        """A parser per choice. `prompt_ids`: give token ids; `one_call`: further tool calls are dropped."""
+        self._head = Head("chat.completion", "chatcmpl", model)
+        self._prompt_ids = prompt_ids
+        self._logprobs = logprobs
+        self._choices = [_ChatChoice(index, parser, one_call) for index, parser in enumerate(parsers)]
+
+    def take(self, index: int, event: TextEvent) -> list[dict[str, Any]]:
+        """Chunks that tell of `event`; keeps what it holds. The prompt's index is always 0."""
+        choice = self._choices[event.choice]
+        chunks = [] if choice.begun else [self._chunk(choice, {"role": "assistant", "content": ""})]
+        delta, scores = choice.take(event)
+        if delta or scores or (event.token_ids and self._prompt_ids is not None):
+            extra = self._extra(scores, event.token_ids)
+            chunks.append(self._chunk(choice, delta, extra))
+        if event.finish_reason is not None:
+            chunks.append(self._chunk(choice, {}, {"finish_reason": choice.finish_reason}))
+        return chunks
+
+    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
+        """The last chunk of a stream whose client asked for the usage."""
+        return {**self._head.fields(".chunk"), "choices": [], "usage": usage_body(usage)}
+
+    def body(self, usage: Usage, scores: Sequence[LogProb | None] | None = None) -> dict[str, Any]:
+        """The whole response. `scores`: those of the prompt, if asked for."""
+        body = {
+            **self._head.fields(),
+            "choices": [self._choice_body(choice) for choice in self._choices],
+            "usage": usage_body(usage),
+        }
+        if scores is not None:
+            body["prompt_logprobs"] = prompt_logprobs(scores)
+        if self._prompt_ids is not None:
+            body["prompt_token_ids"] = list(self._prompt_ids)
+        return body
+
+    def _choice_body(self, choice: _ChatChoice) -> dict[str, Any]:
+        return {
+            "index": choice.index,
+            "message": choice.message(),
+            "finish_reason": choice.finish_reason,
+            **self._extra(choice.logprobs, choice.token_ids),
+        }
+
+    def _extra(self, scores: Sequence[LogProb], token_ids: Sequence[int]) -> dict[str, Any]:
+        extra: dict[str, Any] = {"logprobs": chat_logprobs(scores) if self._logprobs else None}
+        if self._prompt_ids is not None:
+            extra["token_ids"] = list(token_ids)
+        return extra
+
+    def _chunk(
+        self, choice: _ChatChoice, delta: dict[str, Any], extra: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        told = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
+        head = self._head.fields(".chunk")
+        if self._prompt_ids is not None and "role" in delta:
+            head["prompt_token_ids"] = list(self._prompt_ids)
+        return {**head, "choices": [{**told, **(extra or {})}]}
+
+
+class _ChatChoice:
+    """What one choice of a chat has come to."""
+
+    def __init__(self, index: int, parser: ReplyParser, one_call: bool) -> None:
+        self.index = index
+        self.begun = False
+        self.logprobs: list[LogProb] = []
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self._parser = parser
+        self._one_call = one_call
+        self._reasoning: list[str] = []
+        self._content: list[str] = []
+        self._calls: list[_Call] = []
+
+    def take(self, event: TextEvent) -> tuple[dict[str, Any], Sequence[LogProb]]:
+        """The delta and the scores of an event."""
+        self.begun = True
+        self.logprobs += event.logprobs
+        self.token_ids += event.token_ids
+        parts = [self._parser.push(event.text)]
+        if event.finish_reason is not None:
+            parts.append(self._parser.finish())
+        delta = self._delta(parts)
+        if event.finish_reason is not None:
+            called = self._calls and event.finish_reason is FinishReason.STOP
+            self.finish_reason = "tool_calls" if called else event.finish_reason.value
+        return delta, event.logprobs
+
+    def message(self) -> dict[str, Any]:
+        """The whole of it."""
+        content = "".join(self._content)
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if self._reasoning:
+            message["reasoning_content"] = "".join(self._reasoning)
+        if self._calls:
+            message["tool_calls"] = [call.body() for call in self._calls]
+            message["content"] = content or None
+        return message
+
+    def _delta(self, parts: Sequence[Part]) -> dict[str, Any]:
+        reasoning = "".join(part.reasoning for part in parts)
+        content = "".join(part.content for part in parts)
+        calls = self._new_calls([call for part in parts for call in part.calls])
+        self._reasoning += [reasoning] if reasoning else []
+        self._content += [content] if content else []
+        delta: dict[str, Any] = {}
+        if reasoning:
+            delta["reasoning_content"] = reasoning
+        if content:
+            delta["content"] = content
+        if calls:
+            delta["tool_calls"] = calls
+        return delta
+
+    def _new_calls(self, calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+        room = 1 - len(self._calls) if self._one_call else len(calls)
+        first = len(self._calls)
+        self._calls += [_Call(call) for call in calls[: max(room, 0)]]
+        return [{"index": first + i, **call.body()} for i, call in enumerate(self._calls[first:])]
+
+
+class CompletionReply:
+    """One response of /v1/completions; choices of the first prompt come first."""
+
+    def __init__(
+        self,
+        model: str,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        *,
+        echoes: Sequence[str] | None = None,
+        only_prompt: bool = False,
+        logprobs: bool = False,
+        token_ids: bool = False,
+    ) -> None:
+        """`echoes`: the text of each prompt, to stand before its answers; `only_prompt`: and nothing else."""
+        self._head = Head("text_completion", "cmpl", model)
+        self._n = n
+        self._prompts = prompts
+        self._only_prompt = only_prompt
+        self._logprobs, self._token_ids = logprobs, token_ids
+        self._choices = [
+            _CompletionChoice(index, None if echoes is None else echoes[index // n])
+            for index in range(len(prompts) * n)
+        ]
+
+    def take(
+        self, index: int, event: TextEvent, scores: Sequence[LogProb] | None = None
+    ) -> list[dict[str, Any]]:
+        """Chunks that tell of `event`; `scores`: those of prompt `index`, for an echo."""
+        choice = self._choices[index * self._n + event.choice]
+        text, told, ids = choice.take(event, scores, self._only_prompt)
+        finish = None if event.finish_reason is None else choice.finish_reason
+        if not text and not told and finish is None and not self._token_ids:
+            return []
+        return [{**self._head.fields(), "choices": [self._choice_body(choice, text, told, ids, finish)]}]
+
+    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
+        """The last chunk of a stream whose client asked for the usage."""
+        return {**self._head.fields(), "choices": [], "usage": usage_body(usage)}
+
+    def body(
+        self, usage: Usage, scores: Sequence[Sequence[LogProb | None] | None] | None = None
+    ) -> dict[str, Any]:
+        """The whole response. `scores`: those of each prompt, if asked for."""
+        choices = []
+        for choice in self._choices:
+            text = "".join(choice.texts)
+            body = self._choice_body(choice, text, choice.logprobs, choice.token_ids, choice.finish_reason, 0)
+            asked = scores[choice.index // self._n] if scores else None
+            if asked is not None:
+                body["prompt_logprobs"] = prompt_logprobs(asked)
+            choices.append(body)
+        return {**self._head.fields(), "choices": choices, "usage": usage_body(usage)}
+
+    def _choice_body(
+        self,
+        choice: _CompletionChoice,
+        text: str,
+        scores: Sequence[LogProb],
+        token_ids: Sequence[int],
+        finish: str | None,
+        offset: int | None = None,
+    ) -> dict[str, Any]:
+        at = choice.offset if offset is None else offset
+        body = {
+            "index": choice.index,
+            "text": text,
+            "logprobs": completion_logprobs(scores, at) if self._logprobs else None,
+            "finish_reason": finish,
+        }
+        if self._token_ids:
+            body["token_ids"] = list(token_ids)
+            body["prompt_token_ids"] = list(self._prompts[choice.index // self._n])
+        return body
+
+
+class _CompletionChoice:
+    """What one choice of a completion has come to."""
+
+    def __init__(self, index: int, echo: str | None) -> None:
+        self.index = index
+        self.texts: list[str] = []
+        self.logprobs: list[LogProb] = []
+        self.token_ids: list[int] = []
+        self.finish_reason: str | None = None
+        self.offset = 0
+        """Where the text of the latest event begins."""
+        self._echo = echo
+
+    def take(
+        self, event: TextEvent, scores: Sequence[LogProb] | None, only_prompt: bool
+    ) -> tuple[str, Sequence[LogProb], Sequence[int]]:
+        """Text, scores and ids that `event` adds, the echo before the first of them."""
+        text, told, ids = event.text, list(event.logprobs), list(event.token_ids)
+        if only_prompt:
+            text, told, ids = "", [], []
+        if self._echo is not None:
+            text, told, self._echo = self._echo + text, [*(scores or ()), *told], None
+        self.offset = sum(map(len, self.texts))
+        self.texts.append(text)
+        self.logprobs += told
+        self.token_ids += ids
+        if event.finish_reason is not None:
+            self.finish_reason = "length" if only_prompt else event.finish_reason.value
+        return text, told, ids

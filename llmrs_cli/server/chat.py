@@ -1,0 +1,98 @@
+"""/v1/chat/completions and its rendering alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from llmrs_cli.server.answers import ChatReply
+from llmrs_cli.server.bridge import News
+from llmrs_cli.server.exchange import Exchange
+from llmrs_cli.server.kinds import refuse
+from llmrs_cli.server.schema import RENDER, read_fields
+from llmrs_cli.server.service import salt_of
+from llmrs_cli.server.translate import (
+    ChatRequest,
+    chat_request,
+    continue_last,
+    template_arguments,
+    within_budget,
+)
+from llmrs_cli.text.generate import Prompt, TextEngine
+from llmrs_cli.text.reasoning import ReasoningSplitter, opening
+from llmrs_cli.text.reply import ReplyParser
+from llmrs_cli.text.tools import ToolParser, tool_parser
+
+
+async def chat_completions(exchange: Exchange) -> None:
+    """Answer a conversation."""
+    request = chat_request(await exchange.body())
+    service = exchange.service
+    engine = service.engine
+    service.check_model(request.model)
+    options = within_budget(request.options, engine.context)
+    if request.delivery.stream and options.prompt_logprobs is not None:
+        raise refuse("prompt_logprobs", "left out of a stream")
+    with service.place(options.n):
+        prompt = await service.in_thread(_render, engine, request)
+        reply = ChatReply(
+            service.settings.names[0],
+            [_parser(engine, request, prompt) for _ in range(options.n)],
+            prompt_ids=prompt.ids if request.delivery.token_ids else None,
+            logprobs=options.logprobs is not None,
+            one_call=not request.parallel_calls,
+        )
+        with service.answering([prompt.ids], options, salt_of(exchange.caller, request.salt)) as answers:
+
+            def take(news: News) -> Sequence[Any]:
+                return reply.take(*news)
+
+            def body() -> Any:
+                return reply.body(answers.usage(), answers.generations[0].prompt_logprobs)
+
+            def last() -> Sequence[Any]:
+                return [reply.usage_chunk(answers.usage())] if request.delivery.include_usage else []
+
+            if request.delivery.stream:
+                await exchange.stream(answers, take, last)
+            else:
+                await exchange.whole(answers, take, body)
+
+
+async def render(exchange: Exchange) -> None:
+    """The prompt that a conversation becomes, and nothing more."""
+    given = read_fields(RENDER, await exchange.body())
+    engine = exchange.service.engine
+    exchange.service.check_model(given.get("model"))
+    prompt = await exchange.service.in_thread(
+        engine.render,
+        given["messages"],
+        tools=given.get("tools"),
+        template_arguments=template_arguments(given),
+        continue_last=continue_last(given),
+    )
+    await exchange.reply({"prompt": prompt.text, "token_ids": list(prompt.ids), "count": len(prompt.ids)})
+
+
+def _render(engine: TextEngine, request: ChatRequest) -> Prompt:
+    return engine.render(
+        request.messages,
+        tools=request.tools if request.tool_choice != "none" else None,
+        template_arguments=request.template_arguments,
+        continue_last=request.continue_last,
+    )
+
+
+def _parser(engine: TextEngine, request: ChatRequest, prompt: Prompt) -> ReplyParser:
+    """What tells an answer's parts apart: thoughts if the model thinks, calls if there are tools."""
+    thoughts = (
+        ReasoningSplitter(opening(prompt.text)) if engine.thinks and not request.continue_last else None
+    )
+    return ReplyParser(thoughts, _tool_parser(engine, request))
+
+
+def _tool_parser(engine: TextEngine, request: ChatRequest) -> ToolParser | None:
+    if request.tool_choice == "none":
+        return None
+    names = {tool["function"]["name"] for tool in request.tools}
+    return tool_parser(engine.tool_style, names)

@@ -1,0 +1,176 @@
+"""The engine's process: opens an engine, takes requests from one pipe, writes events to another.
+
+    python -P -m llmrs_cli.server.child READ_FD WRITE_FD
+
+Started by `server.remote`, never by a person. Threads: this one reads commands; the engine has its own;
+one writes whatever has gathered while it wrote before; one sends the counters at an even pace. When the
+server goes away its end of the pipe closes, and this process ends at once, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import BinaryIO
+
+import msgspec
+
+from llmrs_cli.engine import EngineThread, FinishReason, Request, SamplingParams, TokenEvent, open_engine
+from llmrs_cli.engine.backends.registry import open_backend
+from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.errors import ExitCode, LlmrsError
+from llmrs_cli.server.wire import (
+    HEADER,
+    Abort,
+    Beat,
+    Broken,
+    Events,
+    Failed,
+    FromEngine,
+    Open,
+    Progress,
+    Ready,
+    Submit,
+    ToEngine,
+    body_length,
+    frame,
+)
+
+PACE = 0.25
+"""Seconds between two beats."""
+
+
+class Outbox:
+    """Sends messages in order from a thread of its own; events that gather meanwhile share a frame."""
+
+    def __init__(self, pipe: BinaryIO) -> None:
+        self._pipe = pipe
+        self._queue: SimpleQueue[FromEngine | TokenEvent | None] = SimpleQueue()
+        self.put = self._queue.put
+        self._thread = threading.Thread(target=self._write, name="llmrs-outbox", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Send what is left."""
+        self.put(None)
+        self._thread.join()
+
+    def _write(self) -> None:
+        try:
+            for batch in self._batches():
+                events = [item for item in batch if isinstance(item, TokenEvent)]
+                messages: list[FromEngine] = [item for item in batch if not isinstance(item, TokenEvent)]
+                self._pipe.write(b"".join(map(frame, [Events(events), *messages] if events else messages)))
+                self._pipe.flush()
+        except OSError:
+            os._exit(ExitCode.OK)  # the server is gone
+
+    def _batches(self) -> Iterator[list[FromEngine | TokenEvent]]:
+        while True:
+            batch = [self._queue.get()]
+            while not self._queue.empty():
+                batch.append(self._queue.get())
+            yield [item for item in batch if item is not None]
+            if None in batch:
+                return
+
+
+def run(commands: BinaryIO, outbox: Outbox) -> int:
+    """Serve until the pipe closes or the engine breaks; the exit status."""
+    reader = _messages(commands)
+    first = next(reader, None)
+    if not isinstance(first, Open):
+        return ExitCode.OK
+    try:
+        engine = _open(first, outbox)
+    except LlmrsError as error:
+        outbox.put(Failed(error.exit_code, error.message, error.hint))
+        return error.exit_code
+    except Exception as error:
+        outbox.put(Failed(ExitCode.RUNTIME, f"The engine could not be opened: {type(error).__name__}."))
+        raise
+    outbox.put(Ready(engine.limits, engine.vocab))
+    threading.Thread(target=_beat, args=(engine, outbox), name="llmrs-beat", daemon=True).start()
+    for message in reader:
+        _obey(engine, message, outbox)
+    return ExitCode.OK
+
+
+def _open(order: Open, outbox: Outbox) -> EngineThread:
+    """The engine, with one token computed so that whatever is compiled on first use is compiled."""
+    checkpoint = open_checkpoint(Path(order.path))
+
+    def progress(done: int, total: int) -> None:
+        outbox.put(Progress(done, total))
+
+    engine = EngineThread(
+        lambda: open_engine(
+            checkpoint,
+            open_backend(order.device),
+            context=order.context,
+            rows=order.rows,
+            memory=order.memory,
+            progress=progress,
+        )
+    )
+    ended: SimpleQueue[TokenEvent] = SimpleQueue()
+    engine.submit(Request("warm-up", (0,), SamplingParams(max_tokens=2, ignore_eos=True)), ended.put)
+    while ended.get().finish is None:
+        pass
+    if engine.fault is not None:
+        raise engine.fault
+    return engine
+
+
+def _obey(engine: EngineThread, message: ToEngine, outbox: Outbox) -> None:
+    match message:
+        case Submit(request):
+            try:
+                engine.submit(request, outbox.put)
+            except LlmrsError as error:
+                outbox.put(TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message))
+        case Abort(request_id):
+            engine.abort(request_id)
+
+
+def _beat(engine: EngineThread, outbox: Outbox) -> None:
+    """Counters at an even pace; a broken engine ends the process, after everybody was told."""
+    clock = threading.Event()
+    while engine.fault is None:
+        outbox.put(Beat(replace(engine.stats(), recent=())))
+        clock.wait(PACE)
+    outbox.put(Broken(engine.fault.message))
+    outbox.close()
+    os._exit(ExitCode.ENGINE_FAULT)
+
+
+def _messages(pipe: BinaryIO) -> Iterator[ToEngine]:
+    """Messages until the pipe closes."""
+    decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
+    while len(header := pipe.read(HEADER)) == HEADER:
+        yield decoder.decode(pipe.read(body_length(header)))
+
+
+def main() -> None:
+    """Entry point of the process; signals are the server's business."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    read, write = map(int, sys.argv[1:3])
+    outbox = Outbox(os.fdopen(write, "wb"))
+    status = ExitCode.RUNTIME
+    try:
+        status = ExitCode(run(os.fdopen(read, "rb"), outbox))
+    finally:
+        outbox.close()
+        sys.stderr.flush()
+        os._exit(status)  # the engine may be in the middle of a long step
+
+
+if __name__ == "__main__":
+    main()

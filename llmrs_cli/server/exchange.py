@@ -1,0 +1,128 @@
+"""One HTTP exchange: the body in, a whole answer or a stream of events out; knows no endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from llmrs_cli.engine.types import FinishReason
+from llmrs_cli.server.bridge import Answers, ClientGone, News, while_connected
+from llmrs_cli.server.faults import HttpError, as_http, unavailable
+from llmrs_cli.server.security import Receive, Scope, Send, send_json
+from llmrs_cli.server.service import Service
+from llmrs_cli.server.settings import BODY_SECONDS, STALL_SECONDS
+from llmrs_cli.server.sse import DONE, decode_body, event
+
+Chunks = Callable[[News], Sequence[Any]]
+"""What a stream tells of some news."""
+
+
+class Exchange:
+    """One request and its response."""
+
+    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+        self.service = service
+        self.caller: bytes = scope["caller"]
+        self._scope, self._receive, self._send = scope, receive, send
+        self._began = time.monotonic()
+        self._last: float | None = None
+        self._started = False
+
+    async def body(self) -> Any:
+        """The decoded body. Raises RequestError, or HttpError if it takes too long or is cut off."""
+        pieces = []
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                more = True
+                while more:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        raise ClientGone
+                    pieces.append(message.get("body", b""))
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise HttpError(408, "The body did not arrive in time.", code="body_timeout") from None
+        return decode_body(b"".join(pieces))
+
+    async def reply(self, body: Any) -> None:
+        """A whole response."""
+        await send_json(self._send, 200, body)
+
+    async def text(self, data: bytes, kind: str) -> None:
+        """A whole response that is no JSON."""
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(data)).encode())]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        await self._send({"type": "http.response.body", "body": data})
+
+    async def whole(self, answers: Answers, take: Chunks, body: Callable[[], Any]) -> None:
+        """Gather everything, then send it; ends at once if the client leaves."""
+
+        async def gather() -> None:
+            async for batch in answers.batches(self.service.settings.deadline):
+                self._observe(batch, answers)
+                for news in batch:
+                    take(news)
+
+        await while_connected(self._receive, gather())
+        await self.reply(body())
+
+    async def stream(self, answers: Answers, take: Chunks, last: Callable[[], Iterable[Any]] = tuple) -> None:
+        """Server-sent events as they come, then those of `last`; a fault becomes an event of its own.
+
+        The response begins with the first news, so that what fails before has a status of its own.
+        """
+        await while_connected(self._receive, self._tell(answers, take, last))
+
+    async def _tell(self, answers: Answers, take: Chunks, last: Callable[[], Iterable[Any]]) -> None:
+        try:
+            async for batch in answers.batches(self.service.settings.deadline):
+                self._observe(batch, answers)
+                await self._write([chunk for news in batch for chunk in take(news)])
+            await self._write(last(), DONE, more=False)
+        except (ClientGone, asyncio.CancelledError):
+            raise
+        except Exception as error:
+            if not self._started:
+                raise
+            await self._write([as_http(error).body], DONE, more=False)
+
+    async def _write(self, chunks: Iterable[Any], tail: bytes = b"", *, more: bool = True) -> None:
+        data = b"".join(map(event, chunks)) + tail
+        if not data:
+            return
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                await self._begin()
+                await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        except TimeoutError:
+            self._scope["state"]["abort"]()
+            raise ClientGone from None
+
+    async def _begin(self) -> None:
+        if not self._started:
+            self._started = True
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    def _observe(self, batch: list[News], answers: Answers) -> None:
+        """Count what came; an answer that was cut short from here is an error to its client."""
+        metrics, now = self.service.metrics, time.monotonic()
+        if self._last is None:
+            metrics.first_token.observe(now - self._began)
+        else:
+            metrics.between.observe(now - self._last)
+        self._last = now
+        for _, news in batch:
+            if news.finish_reason is not None:
+                metrics.finished(news.finish_reason.value)
+        if any(news.finish_reason is FinishReason.ABORT for _, news in batch):
+            raise unavailable("The server is shutting down.", "shutting_down")
+        if answers.finished:
+            metrics.whole.observe(now - self._began)
+            usage = answers.usage()
+            self._scope["figures"] = {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+            }

@@ -1,0 +1,71 @@
+"""The OpenAPI 3.1 description of the server, made of the tables in `schema`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmrs_cli import __version__
+from llmrs_cli.server.schema import CHAT, COMPLETION, DETOKENIZE, RENDER, TOKENIZE, Table, body_schema
+
+ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string"},
+            },
+        }
+    },
+}
+POSTS: tuple[tuple[str, str, Table, bool], ...] = (
+    ("/v1/chat/completions", "Answer a conversation", CHAT, True),
+    ("/v1/chat/completions/render", "The prompt that a conversation becomes", RENDER, False),
+    ("/v1/completions", "Continue a text", COMPLETION, True),
+    ("/tokenize", "Token ids of a text or a conversation", TOKENIZE, False),
+    ("/detokenize", "The text of token ids", DETOKENIZE, False),
+)
+GETS = (
+    ("/v1/models", "The served model"),
+    ("/health/live", "Whether the process is worth keeping"),
+    ("/health/ready", "Whether requests are taken now"),
+    ("/version", "The version of llmrs"),
+)
+
+
+def document() -> dict[str, Any]:
+    """The whole description."""
+    paths: dict[str, Any] = {
+        path: {"post": _post(about, table, streams)} for path, about, table, streams in POSTS
+    }
+    paths |= {path: {"get": {"summary": about, "responses": _responses(False)}} for path, about in GETS}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "llmrs", "version": __version__},
+        "paths": paths,
+        "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
+        "security": [{}, {"key": []}],
+    }
+
+
+def _post(about: str, table: Table, streams: bool) -> dict[str, Any]:
+    content = {"application/json": {"schema": body_schema(table)}}
+    return {
+        "summary": about,
+        "requestBody": {"required": True, "content": content},
+        "responses": _responses(streams),
+    }
+
+
+def _responses(streams: bool) -> dict[str, Any]:
+    good: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
+    if streams:
+        good["text/event-stream"] = {"schema": {"type": "string"}}
+    error = {"description": "An error object", "content": {"application/json": {"schema": ERROR}}}
+    statuses = ("400", "401", "403", "404", "405", "408", "413", "415", "429", "431", "503")
+    return {"200": {"description": "An answer", "content": good}, **dict.fromkeys(statuses, error)}

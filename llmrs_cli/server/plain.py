@@ -1,0 +1,98 @@
+"""The routes that generate nothing: models, tokens, health, metrics, version."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmrs_cli import __version__
+from llmrs_cli.errors import ModelError, RequestError
+from llmrs_cli.server.exchange import Exchange
+from llmrs_cli.server.faults import HttpError, unavailable
+from llmrs_cli.server.schema import DETOKENIZE, TOKENIZE, read_fields
+from llmrs_cli.server.service import Phase
+from llmrs_cli.server.translate import template_arguments
+from llmrs_cli.text.generate import TextEngine
+
+
+async def models(exchange: Exchange) -> None:
+    """The served model, under each of its names."""
+    engine = exchange.service.engine
+    entries = [
+        {
+            "id": name,
+            "object": "model",
+            "created": exchange.service.created,
+            "owned_by": "llmrs",
+            "max_model_len": engine.context,
+        }
+        for name in exchange.service.settings.names
+    ]
+    await exchange.reply({"object": "list", "data": entries})
+
+
+async def tokenize(exchange: Exchange) -> None:
+    """Token ids of a text or a conversation."""
+    given = read_fields(TOKENIZE, await exchange.body())
+    engine = exchange.service.engine
+    exchange.service.check_model(given.get("model"))
+    if ("prompt" in given) == ("messages" in given):
+        raise RequestError("Give one of prompt and messages.", code="missing_field", param="prompt")
+    ids = await exchange.service.in_thread(_tokens, engine, given)
+    await exchange.reply({"tokens": list(ids), "count": len(ids), "max_model_len": engine.context})
+
+
+async def detokenize(exchange: Exchange) -> None:
+    """The text of token ids, control tokens included."""
+    given = read_fields(DETOKENIZE, await exchange.body())
+    engine = exchange.service.engine
+    exchange.service.check_model(given.get("model"))
+    if engine.tokenizer is None:
+        raise ModelError("This model has no tokenizer.")
+    for token in given["tokens"]:
+        if token >= engine.vocab:
+            raise RequestError(
+                f"Token id {token} is beyond the vocabulary of {engine.vocab}.",
+                code="invalid_value",
+                param="tokens",
+            )
+    text = await exchange.service.in_thread(engine.tokenizer.decode, given["tokens"], specials=True)
+    await exchange.reply({"prompt": text})
+
+
+async def live(exchange: Exchange) -> None:
+    """Whether the process is worth keeping: 200 unless the engine has failed."""
+    phase = exchange.service.phase
+    if phase is Phase.FAILED:
+        raise unavailable("The engine has failed.", "engine_fault")
+    await exchange.reply({"status": phase.value})
+
+
+async def ready(exchange: Exchange) -> None:
+    """Whether requests are taken now."""
+    assert exchange.service.engine is not None
+    await exchange.reply({"status": exchange.service.phase.value})
+
+
+async def version(exchange: Exchange) -> None:
+    """Ours."""
+    await exchange.reply({"version": __version__})
+
+
+async def embeddings(exchange: Exchange) -> None:
+    """Refused by name."""
+    raise HttpError(400, "This server generates text; it makes no embeddings.", code="unsupported")
+
+
+def _tokens(engine: TextEngine, given: dict[str, Any]) -> tuple[int, ...]:
+    if "messages" in given:
+        prompt = engine.render(
+            given["messages"], tools=given.get("tools"), template_arguments=template_arguments(given)
+        )
+        return prompt.ids
+    if engine.tokenizer is None:
+        raise ModelError("This model has no tokenizer.")
+    return engine.tokenizer.encode(
+        given["prompt"],
+        bos=given.get("add_special_tokens", True),
+        markers=given.get("parse_special", False),
+    )

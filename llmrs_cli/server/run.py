@@ -1,0 +1,253 @@
+"""The life of a server: bind, listen, load, serve, drain, end; the exit status says how it ended.
+
+The port is bound before the model is loaded, so a port in use is known at once and a client that comes
+early hears 503 `loading`. The first SIGTERM or SIGINT stops admission and lets what is under way end,
+until the deadline; a second one ends it at once. A failed engine ends the process with status 8.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.errors import EngineFault, ExitCode, UsageError
+from llmrs_cli.server.app import build_app
+from llmrs_cli.server.remote import RemoteEngine
+from llmrs_cli.server.service import Phase, Service
+from llmrs_cli.server.settings import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADER_BYTES, ServerSettings
+from llmrs_cli.text.generate import TextEngine
+
+CUT_SECONDS = 5.0
+"""For the last words to requests that are cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What to load, where."""
+
+    path: Path
+    device: str
+    context: int | None = None
+    rows: int | None = None
+    memory: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """What the command line wants to hear; each is called in the event loop."""
+
+    loading: Callable[[int, int], None]
+    ready: Callable[[TextEngine], None]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises UsageError if the address cannot be had."""
+    with contextlib.ExitStack() as undo:
+        try:
+            infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, kind, protocol, _, address = infos[0]
+            listener = undo.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(MAX_CONNECTIONS)
+        except OSError as error:
+            raise _no_address(f"{host}:{port}", error) from error
+        undo.pop_all()
+    listener.setblocking(False)
+    return listener
+
+
+def _no_address(where: str, error: OSError) -> UsageError:
+    if error.errno == errno.EADDRINUSE:
+        return UsageError(
+            f"The address {where} is in use.", hint="Choose another with --port, or stop who uses it."
+        )
+    return UsageError(f"Cannot listen on {where}: {error.strerror}.", hint="Choose another address.")
+
+
+def serve(
+    listener: socket.socket, settings: ServerSettings, load: Load, tell: Tell, *, quiet: bool = False
+) -> int:
+    """Serve until told to stop; the exit status. Raises what opening the model raises."""
+    return asyncio.run(_Life(listener, settings, load, tell, quiet).run())
+
+
+class _Life:
+    """One run of a server."""
+
+    def __init__(
+        self, listener: socket.socket, settings: ServerSettings, load: Load, tell: Tell, quiet: bool
+    ) -> None:
+        self._listener, self._settings, self._load, self._tell = listener, settings, load, tell
+        self._quiet = quiet
+        self._stop = asyncio.Event()
+        self._now = asyncio.Event()
+
+    async def run(self) -> int:
+        service = Service(self._settings)
+        server = _http(build_app(service, quiet=self._quiet))
+        with self._signals():
+            serving = asyncio.create_task(server.serve(sockets=[self._listener]))
+            try:
+                return await self._answer(service)
+            finally:
+                server.should_exit = True
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(serving, CUT_SECONDS)
+                service.close()
+
+    async def _answer(self, service: Service) -> int:
+        engine = await self._open(service)
+        if engine is None:
+            return ExitCode.TERMINATED
+        broken = asyncio.ensure_future(engine.broken.wait())
+        stop = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({broken, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if engine.broken.is_set():
+                service.phase = Phase.FAILED
+                await _within(CUT_SECONDS, service.idle.wait())
+                assert engine.fault is not None
+                raise EngineFault(
+                    engine.fault.message, hint="Start the server again; `llmrs doctor` checks the device."
+                )
+            return await self._drain(service)
+        finally:
+            broken.cancel()
+            stop.cancel()
+            engine.close()
+
+    async def _open(self, service: Service) -> RemoteEngine | None:
+        """The engine, with text over it; None if the server is told to stop meanwhile."""
+        opening = asyncio.create_task(self._open_engine(service))
+        stop = asyncio.ensure_future(self._stop.wait())
+        await asyncio.wait({opening, stop}, return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not opening.done():
+            opening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await opening
+            return None
+        return opening.result()
+
+    async def _open_engine(self, service: Service) -> RemoteEngine:
+        load = self._load
+        checkpoint = await asyncio.to_thread(open_checkpoint, load.path)
+        engine = await RemoteEngine.start(
+            load.path,
+            device=load.device,
+            context=load.context,
+            rows=load.rows,
+            memory=load.memory,
+            progress=self._tell.loading,
+            watchdog=self._settings.watchdog,
+        )
+        try:
+            text = await asyncio.to_thread(TextEngine.over, checkpoint, lambda: engine)
+        except BaseException:
+            engine.close()
+            raise
+        service.open(text)
+        self._tell.ready(text)
+        return engine
+
+    async def _drain(self, service: Service) -> int:
+        """Let what is under way end, then cut off the rest."""
+        service.phase = Phase.DRAINING
+        idle = asyncio.ensure_future(service.idle.wait())
+        now = asyncio.ensure_future(self._now.wait())
+        await asyncio.wait({idle, now}, timeout=self._settings.drain, return_when=asyncio.FIRST_COMPLETED)
+        if not service.idle.is_set():
+            service.cut_all()
+            await asyncio.wait({idle}, timeout=CUT_SECONDS)
+        idle.cancel()
+        now.cancel()
+        return ExitCode.TERMINATED if service.cut else ExitCode.OK
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _on_signal(self) -> None:
+        (self._now if self._stop.is_set() else self._stop).set()
+
+
+async def _within(seconds: float, waiting: Any) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(waiting, seconds)
+
+
+def _http(app: Any) -> uvicorn.Server:
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Connection(H11Protocol):
+    """A connection whose client must send each header in time, and which its request can cut off."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, dict(app_state), _loop)
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state["abort"] = transport.abort
+        self._be_patient()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._be_patient()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _be_patient(self) -> None:
+        """While a header is on its way, a clock runs that only its end stops."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._patience is not None:
+                self._patience.cancel()
+                self._patience = None
+        elif self._patience is None and self.timeout_keep_alive_task is None:
+            self._patience = self.loop.call_later(HEADER_SECONDS, self.transport.abort)

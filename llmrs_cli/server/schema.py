@@ -1,0 +1,304 @@
+"""Every field of every request body, in tables: what it takes, and whether it is honoured.
+
+One table an endpoint. A field is *honoured*, *inert* (checked, and without influence on an answer) or
+*refused* by name, because an answer that silently lacks what was asked for is worse than none. What is
+in no table is refused with the nearest name that is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from typing import Any
+
+from llmrs_cli.engine.types import BIAS_LIMIT, MAX_BIAS_ENTRIES, MAX_LOGPROBS, MAX_SEED, MAX_TEMPERATURE
+from llmrs_cli.errors import RequestError, quoted
+from llmrs_cli.server.kinds import (
+    JsonSchema,
+    Kind,
+    array,
+    either,
+    flag,
+    integer,
+    nullable,
+    number,
+    one_of,
+    plain_object,
+    positive,
+    record,
+    refuse,
+    text,
+)
+
+MAX_CHOICES = 8
+MAX_PROMPTS = 64
+"""Prompts of one request, times choices."""
+MAX_MESSAGES, MAX_TOOLS = 4096, 128
+MAX_STOPS, MAX_STOP_LENGTH = 16, 256
+MAX_PROMPT_LOGPROBS = 5
+MAX_TOKENS_IN_LIST = 262_144
+MAX_NAME = 256
+
+
+class Standing(Enum):
+    """What becomes of a field."""
+
+    HONOURED = "honoured"
+    INERT = "inert"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field of a body."""
+
+    kind: Kind
+    standing: Standing = Standing.HONOURED
+    required: bool = False
+
+    @property
+    def schema(self) -> JsonSchema:
+        """What may stand in the field."""
+        if self.standing is Standing.REFUSED:
+            return {"type": "null", "description": "Not supported."}
+        return self.kind.schema if self.required else nullable(self.kind.schema)
+
+
+Table = Mapping[str, Field]
+
+
+def read_fields(table: Table, body: Any) -> dict[str, Any]:
+    """The honoured fields of a body that are given; null is absent. Raises RequestError naming the field."""
+    if not isinstance(body, dict):
+        raise RequestError("The body must be a JSON object.", code="invalid_json")
+    for name, value in body.items():
+        if name not in table:
+            raise _unknown(name, table)
+        if table[name].standing is Standing.REFUSED and value is not None:
+            raise RequestError(f"{name} is not supported.", code="unsupported", param=name)
+    for name, field in table.items():
+        if field.required and body.get(name) is None:
+            raise RequestError(f"{name} is missing.", code="missing_field", param=name)
+    given = {
+        name: table[name].kind.read(name, value)
+        for name, value in body.items()
+        if value is not None and table[name].standing is not Standing.REFUSED
+    }
+    return {name: value for name, value in given.items() if table[name].standing is Standing.HONOURED}
+
+
+def body_schema(table: Table) -> JsonSchema:
+    """JSON Schema of a whole body."""
+    return {
+        "type": "object",
+        "properties": {name: field.schema for name, field in table.items()},
+        "required": [name for name, field in table.items() if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _unknown(name: str, table: Table) -> RequestError:
+    near = get_close_matches(_FOREIGN.get(name, name), list(table), n=1)
+    hint = f"Did you mean {near[0]}?" if near else None
+    return RequestError(
+        f"There is no field {quoted(name)}.", code="unknown_field", param=name[:MAX_NAME], hint=hint
+    )
+
+
+_FOREIGN = {"num_predict": "max_tokens", "n_predict": "max_tokens", "max_new_tokens": "max_tokens"}
+
+
+def _bias() -> Kind:
+    entry = number(-BIAS_LIMIT, BIAS_LIMIT)
+    rule = f"an object of at most {MAX_BIAS_ENTRIES} token ids with numbers"
+
+    def read(where: str, value: Any) -> tuple[tuple[int, float], ...]:
+        if not isinstance(value, dict) or len(value) > MAX_BIAS_ENTRIES:
+            raise refuse(where, rule)
+        if not all(key.isascii() and key.isdigit() and len(key) < 16 for key in value):
+            raise refuse(where, "keyed by token ids")
+        return tuple((int(key), entry.read(where, bias)) for key, bias in value.items())
+
+    schema = {
+        "type": "object",
+        "propertyNames": {"pattern": "^[0-9]{1,15}$"},
+        "additionalProperties": entry.schema,
+        "maxProperties": MAX_BIAS_ENTRIES,
+    }
+    return Kind(rule, read, schema)
+
+
+def _stops() -> Kind:
+    one = text(MAX_STOP_LENGTH, 1)
+    kind = either("a text, or a list of at most 16", one, array(one, MAX_STOPS))
+
+    def read(where: str, value: Any) -> tuple[str, ...]:
+        stops = kind.read(where, value)
+        return (stops,) if isinstance(stops, str) else stops
+
+    return Kind(kind.rule, read, kind.schema)
+
+
+def _refused() -> Field:
+    return Field(plain_object(), Standing.REFUSED)
+
+
+def _inert(kind: Kind) -> Field:
+    return Field(kind, Standing.INERT)
+
+
+TOKEN_ID = integer(0)
+TOKEN_IDS = array(TOKEN_ID, MAX_TOKENS_IN_LIST, 1)
+MESSAGES = array(
+    plain_object({"properties": {"role": {"type": "string"}}, "required": ["role"]}), MAX_MESSAGES, 1
+)
+TOOL = record(
+    {
+        "type": one_of("function"),
+        "function": record(
+            {
+                "name": text(64, 1),
+                "description": text(),
+                "parameters": plain_object(),
+                "strict": flag(),
+            },
+            ("name",),
+        ),
+    },
+    ("type", "function"),
+)
+TOOL_CHOICE = either(
+    '"none", "auto", "required" or a function',
+    one_of("none", "auto", "required"),
+    record(
+        {"type": one_of("function"), "function": record({"name": text(64, 1)}, ("name",))},
+        ("type", "function"),
+    ),
+)
+STREAM_OPTIONS = record({"include_usage": flag(), "include_obfuscation": flag()})
+METADATA = plain_object({"maxProperties": 16})
+
+SAMPLING: Table = {
+    "temperature": Field(number(0.0, MAX_TEMPERATURE)),
+    "top_p": Field(number(0.0, 1.0)),
+    "top_k": Field(integer(-1)),
+    "min_p": Field(number(0.0, 1.0)),
+    "repetition_penalty": Field(positive(100.0)),
+    "presence_penalty": Field(number(-2.0, 2.0)),
+    "frequency_penalty": Field(number(-2.0, 2.0)),
+    "logit_bias": Field(_bias()),
+    "seed": Field(integer(-(2**63), MAX_SEED - 1)),
+    "min_tokens": Field(integer(0)),
+    "stop": Field(_stops()),
+    "stop_token_ids": Field(array(TOKEN_ID, MAX_BIAS_ENTRIES)),
+    "include_stop_str_in_output": Field(flag()),
+    "ignore_eos": Field(flag()),
+    "skip_special_tokens": Field(flag()),
+    "n": Field(integer(1, MAX_CHOICES)),
+    "prompt_logprobs": Field(integer(0, MAX_PROMPT_LOGPROBS)),
+    "return_token_ids": Field(flag()),
+    "cache_salt": Field(text(MAX_NAME, 1)),
+    "stream": Field(flag()),
+    "stream_options": Field(STREAM_OPTIONS),
+    "user": _inert(text()),
+}
+"""Fields that chats and completions share."""
+
+CHAT: Table = {
+    "messages": Field(MESSAGES, required=True),
+    "model": Field(text(MAX_NAME)),
+    **SAMPLING,
+    "max_tokens": Field(integer(1)),
+    "max_completion_tokens": Field(integer(1)),
+    "logprobs": Field(flag()),
+    "top_logprobs": Field(integer(0, MAX_LOGPROBS)),
+    "tools": Field(array(TOOL, MAX_TOOLS)),
+    "tool_choice": Field(TOOL_CHOICE),
+    "parallel_tool_calls": Field(flag()),
+    "response_format": Field(plain_object({"required": ["type"]})),
+    "chat_template_kwargs": Field(plain_object()),
+    "add_generation_prompt": Field(flag()),
+    "continue_final_message": Field(flag()),
+    "metadata": _inert(METADATA),
+    "store": _inert(one_of(False)),
+    "safety_identifier": _inert(text()),
+    "prompt_cache_key": _inert(text()),
+    "service_tier": _inert(one_of("auto", "default")),
+    "verbosity": _inert(one_of("medium")),
+    "modalities": _inert(array(one_of("text"), 1)),
+    "reasoning_effort": _refused(),
+    "audio": _refused(),
+    "function_call": _refused(),
+    "functions": _refused(),
+    "moderation": _refused(),
+    "prediction": _refused(),
+    "prompt_cache_options": _refused(),
+    "prompt_cache_retention": _refused(),
+    "web_search_options": _refused(),
+    "chat_template": _refused(),
+    "best_of": _refused(),
+    "use_beam_search": _refused(),
+    "length_penalty": _refused(),
+}
+
+
+def _prompt() -> Kind:
+    """One prompt or several, each a text or token ids; read into a tuple of prompts."""
+    texts, lists = array(text(), MAX_PROMPTS, 1), array(TOKEN_IDS, MAX_PROMPTS, 1)
+    kind = either(
+        "a text, a list of texts, a list of token ids or a list of such lists",
+        text(),
+        TOKEN_IDS,
+        texts,
+        lists,
+    )
+
+    def read(where: str, value: Any) -> tuple[str | tuple[int, ...], ...]:
+        if isinstance(value, str):
+            return (value,)
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(first, str | list):
+            prompts: tuple[Any, ...] = (texts if isinstance(first, str) else lists).read(where, value)
+            return prompts
+        return (TOKEN_IDS.read(where, value),)
+
+    return Kind(kind.rule, read, kind.schema)
+
+
+COMPLETION: Table = {
+    "prompt": Field(_prompt(), required=True),
+    "model": Field(text(MAX_NAME)),
+    **SAMPLING,
+    "max_tokens": Field(integer(0)),
+    "logprobs": Field(integer(0, MAX_LOGPROBS)),
+    "echo": Field(flag()),
+    "best_of": Field(integer(1, MAX_CHOICES)),
+    "parse_special": Field(flag()),
+    "response_format": Field(plain_object({"required": ["type"]})),
+    "suffix": _refused(),
+    "use_beam_search": _refused(),
+    "length_penalty": _refused(),
+}
+
+RENDER: Table = {name: CHAT[name] for name in ("messages", "model", "tools", "chat_template_kwargs")} | {
+    "add_generation_prompt": Field(flag()),
+    "continue_final_message": Field(flag()),
+}
+
+TOKENIZE: Table = {
+    "model": Field(text(MAX_NAME)),
+    "prompt": Field(text()),
+    "messages": Field(MESSAGES),
+    "tools": CHAT["tools"],
+    "chat_template_kwargs": CHAT["chat_template_kwargs"],
+    "add_special_tokens": Field(flag()),
+    "parse_special": Field(flag()),
+}
+"""`prompt` or `messages`."""
+
+DETOKENIZE: Table = {
+    "model": Field(text(MAX_NAME)),
+    "tokens": Field(array(TOKEN_ID, MAX_TOKENS_IN_LIST), required=True),
+}

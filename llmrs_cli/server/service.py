@@ -1,0 +1,139 @@
+"""The one server of a process: its model, its phase, what is under way; no HTTP.
+
+Phases: loading → ready → draining, and failed from any of them. Requests are taken only when ready.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from enum import Enum
+from typing import ParamSpec, TypeVar
+
+from llmrs_cli.engine.stats import EngineStats
+from llmrs_cli.errors import quoted
+from llmrs_cli.server.bridge import Answers, Gate
+from llmrs_cli.server.faults import HttpError, unavailable
+from llmrs_cli.server.metrics import Metrics
+from llmrs_cli.server.settings import ServerSettings
+from llmrs_cli.text.generate import GenerateOptions, TextEngine
+
+P = ParamSpec("P")
+T = TypeVar("T")
+TEXT_THREADS = 4
+"""Threads that render and tokenise."""
+
+
+class Phase(Enum):
+    """Where in its life the server is."""
+
+    LOADING = "loading"
+    READY = "ready"
+    DRAINING = "draining"
+    FAILED = "failed"
+
+
+class Service:
+    """Belongs to the event loop's thread."""
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.phase = Phase.LOADING
+        self.created = int(time.time())
+        self.metrics = Metrics(settings.names[0], self._stats)
+        self.idle = asyncio.Event()
+        """Nothing is under way."""
+        self.idle.set()
+        self.cut = 0
+        """Requests that were ended before their answer was."""
+        self._engine: TextEngine | None = None
+        self._gate = Gate(0)
+        self._texts = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="llmrs-text")
+        self._active: set[Answers] = set()
+        self._places = 0
+
+    def open(self, engine: TextEngine) -> None:
+        """The model has loaded."""
+        self._engine = engine
+        self._gate = Gate(engine.rows + self.settings.queue)
+        self.phase = Phase.READY
+
+    @property
+    def engine(self) -> TextEngine:
+        """The model. Raises HttpError 503 while it cannot be used."""
+        match self.phase:
+            case Phase.LOADING:
+                raise unavailable("The model is loading.", "loading")
+            case Phase.DRAINING:
+                raise unavailable("The server is shutting down.", "shutting_down")
+            case Phase.FAILED:
+                raise unavailable("The engine has failed.", "engine_fault")
+        assert self._engine is not None
+        if self._engine.fault is not None:
+            raise unavailable("The engine has failed.", "engine_fault")
+        return self._engine
+
+    def check_model(self, name: str | None) -> None:
+        """Raise HttpError 404 for a model that is not the one that is served."""
+        if name is not None and name not in self.settings.names:
+            raise HttpError(
+                404,
+                f"There is no model {quoted(name)} here; {self.settings.names[0]} is served.",
+                code="model_not_found",
+                param="model",
+            )
+
+    async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run what may take a while, such as tokenising, beside the event loop."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._texts, lambda: function(*args, **kwargs))
+
+    @contextmanager
+    def place(self, count: int) -> Iterator[None]:
+        """Room for `count` sequences, from before the prompt is read. Raises HttpError 429."""
+        self._gate.enter(count)
+        self._places += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self._gate.leave(count)
+            self._places -= 1
+            if not self._places:
+                self.idle.set()
+
+    @contextmanager
+    def answering(
+        self, prompts: Sequence[Sequence[int]], options: GenerateOptions, salt: str
+    ) -> Iterator[Answers]:
+        """Answers that end with the block, whatever happens in it."""
+        answers = Answers(self.engine, prompts, options, salt)
+        self._active.add(answers)
+        try:
+            yield answers
+        finally:
+            answers.cancel()
+            self._active.discard(answers)
+
+    def cut_all(self) -> None:
+        """End what is under way; each request is told."""
+        for answers in self._active:
+            self.cut += 1
+            answers.cancel()
+
+    def close(self) -> None:
+        """Give up the threads; the engine is its owner's to close."""
+        self._texts.shutdown(wait=False, cancel_futures=True)
+
+    def _stats(self) -> EngineStats | None:
+        return None if self._engine is None else self._engine.stats()
+
+
+def salt_of(caller: bytes, salt: str) -> str:
+    """Prefixes are shared only between requests of one key and one cache_salt."""
+    owner = hashlib.sha256(caller).hexdigest() if caller else ""
+    return f"{owner}/{salt}" if owner or salt else ""

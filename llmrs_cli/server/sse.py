@@ -1,0 +1,68 @@
+"""JSON on its way in and out: strict decoding of bodies, encoding, and server-sent events.
+
+An event is one `data:` line and a blank line. Characters at which some readers split lines (U+2028,
+U+2029, U+0085) are escaped, so that no reader sees half a document.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from llmrs_cli.errors import RequestError
+
+MAX_DEPTH = 64
+DONE = b"data: [DONE]\n\n"
+_SPLITTERS = {character.encode(): f"\\u{ord(character):04x}".encode() for character in "\u2028\u2029\x85"}
+
+
+def decode_body(data: bytes) -> Any:
+    """The JSON value of a body. Raises RequestError: not JSON (NaN and lone surrogates are not), or too deep."""
+    if _depth(data) > MAX_DEPTH:
+        raise RequestError(f"The body is nested more than {MAX_DEPTH} deep.", code="invalid_json")
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        where = f" in line {error.lineno}, column {error.colno}" if data else ""
+        raise RequestError(
+            f"The body is not valid JSON{where}." if data else "The body is empty.",
+            code="invalid_json",
+        ) from None
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON without a character that a reader might take for the end of a line."""
+    data = orjson.dumps(value)
+    for character, escape in _SPLITTERS.items():
+        if character in data:
+            data = data.replace(character, escape)
+    return data
+
+
+def event(value: Any, name: str | None = None) -> bytes:
+    """One server-sent event; `name` is its type where the API has types."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + encode(value) + b"\n\n"
+
+
+def _depth(data: bytes) -> int:
+    """How deep brackets nest outside of strings; at most one more than is allowed."""
+    depth = deepest = 0
+    for part in _outside_strings(data):
+        for byte in part:
+            depth += byte in b"[{"
+            depth -= byte in b"]}"
+            deepest = max(deepest, depth)
+            if deepest > MAX_DEPTH:
+                return deepest
+    return deepest
+
+
+_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+def _outside_strings(data: bytes) -> list[bytes]:
+    """The brackets between strings, in order; an escaped quote does not end a string."""
+    pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+    return [piece.translate(None, _BRACKETS) for piece in pieces[::2]]

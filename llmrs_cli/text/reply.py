@@ -1,0 +1,45 @@
+"""One answer's text told apart as it grows: what the model thinks, what it says, which tools it calls."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from llmrs_cli.text.reasoning import ReasoningSplitter, Split
+from llmrs_cli.text.tools import ToolCall, ToolParser
+
+
+class Part(NamedTuple):
+    """What one piece of an answer held; each may be empty."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: tuple[ToolCall, ...] = ()
+
+
+class ReplyParser:
+    """`push` the pieces of one answer in order, then `finish` once; all parts are given out in order."""
+
+    def __init__(self, reasoning: ReasoningSplitter | None, tools: ToolParser | None) -> None:
+        """None: the answer has no such part, and what looks like one is content."""
+        self._reasoning = reasoning
+        self._tools = tools
+
+    def push(self, text: str) -> Part:
+        """What is certain after `text` arrived."""
+        split = self._reasoning.push(text) if self._reasoning else Split("", text)
+        return self._part(split)
+
+    def finish(self) -> Part:
+        """What was held back."""
+        split = self._reasoning.finish() if self._reasoning else Split("", "")
+        return self._part(split, last=True)
+
+    def _part(self, split: Split, *, last: bool = False) -> Part:
+        if self._tools is None:
+            return Part(split.reasoning, split.content)
+        said = self._tools.push(split.content)
+        if last:
+            said += self._tools.finish()
+        content = "".join(item for item in said if isinstance(item, str))
+        calls = tuple(item for item in said if isinstance(item, ToolCall))
+        return Part(split.reasoning, content, calls)

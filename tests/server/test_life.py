@@ -1,0 +1,251 @@
+"""A server's life: what it needs to start, what it says while it loads, and every way in which it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from llmrs_cli.cli import serve as serve_command
+from llmrs_cli.cli.root import root
+from tests.helpers.served import Reply, Served, served, wait_until
+
+ENDLESS = {
+    "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "L"}],
+    "continue_final_message": True,
+    "stream": True,
+    "ignore_eos": True,
+}
+
+
+@pytest.fixture
+def own(script_model: Path, tmp_path: Path) -> Iterator[Served]:
+    """A server of the test's own, that drains for a moment only."""
+    with served(
+        script_model, tmp_path, "--rows", "4", "--drain", "0.2", "--queue", "2", "--watchdog", "2"
+    ) as server:
+        yield server
+
+
+class Asked(threading.Thread):
+    """A request under way in a thread."""
+
+    def __init__(self, server: Served, body: Any) -> None:
+        super().__init__(daemon=True)
+        self.server, self.body = server, body
+        self.reply: Reply | None = None
+        self.start()
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self.reply = self.server.post("/v1/chat/completions", self.body)
+
+    def wait(self) -> Reply:
+        self.join(60)
+        assert self.reply is not None
+        return self.reply
+
+    @property
+    def error(self) -> str:
+        """The code with which it ended, before its first token or after."""
+        reply = self.wait()
+        error = reply.error if reply.status != 200 else reply.events[-1]["error"]
+        return str(error["code"])
+
+
+def child_of(server: Served) -> int:
+    """The engine's process."""
+    pid = server.process.pid
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def running(server: Served) -> bool:
+    return server.metric("num_requests_running") > 0
+
+
+def test_told_to_stop_when_idle_it_ends_well(own: Served) -> None:
+    child = child_of(own)
+    assert own.stop() == 0
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_answer_under_way_at_the_end_is_told(own: Served, number: int) -> None:
+    asked = Asked(own, ENDLESS)
+    wait_until(lambda: running(own))
+    assert own.stop(number) == 143
+    assert asked.error == "shutting_down"
+
+
+def test_a_short_answer_ends_before_the_server_does(script_model: Path, tmp_path: Path) -> None:
+    with served(script_model, tmp_path) as server:
+        asked = Asked(server, {**ENDLESS, "max_tokens": 60})
+        wait_until(lambda: running(server))
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: server.process.poll() is not None or server.get("/health/ready").status == 503)
+        assert asked.wait().events[-1]["choices"][0]["finish_reason"] == "length"
+        assert server.process.wait(60) == 0
+
+
+def test_a_second_signal_ends_it_at_once(script_model: Path, tmp_path: Path) -> None:
+    with served(script_model, tmp_path, "--drain", "300") as server:
+        asked = Asked(server, ENDLESS)
+        wait_until(lambda: running(server))
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: server.get("/health/ready").status == 503)
+        assert server.stop() == 143
+        assert asked.error == "shutting_down"
+
+
+def test_a_killed_engine_is_told_and_ends_the_server(own: Served) -> None:
+    asked = Asked(own, ENDLESS)
+    wait_until(lambda: running(own))
+    os.kill(child_of(own), signal.SIGKILL)
+    assert asked.error == "engine_fault"
+    assert own.process.wait(60) == 8
+    assert "llmrs: The engine's process ended unexpectedly." in own.errors.read_text()
+
+
+def test_an_engine_that_hangs_is_noticed(own: Served) -> None:
+    asked = Asked(own, ENDLESS)
+    wait_until(lambda: running(own))
+    os.kill(child_of(own), signal.SIGSTOP)
+    assert asked.error == "engine_fault"
+    assert own.process.wait(60) == 8
+
+
+def test_the_engine_ends_with_a_killed_server(own: Served) -> None:
+    child = child_of(own)
+    Asked(own, ENDLESS)
+    wait_until(lambda: running(own))
+    own.process.kill()
+    own.process.wait()
+    wait_until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_more_than_may_wait_is_refused_and_the_rest_is_served(own: Served) -> None:
+    body = {**ENDLESS, "stream": False, "max_tokens": 100}
+    asked = [Asked(own, body) for _ in range(20)]
+    replies = [one.wait() for one in asked]
+    assert {reply.status for reply in replies} == {200, 429}
+    for reply in replies:
+        if reply.status == 429:
+            assert reply.error["code"] == "overloaded"
+            assert reply.headers["retry-after"] == "1"
+    assert own.post("/v1/chat/completions", body).status == 200
+
+
+def test_a_reader_that_does_not_read_is_let_go(own: Served) -> None:
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(("127.0.0.1", own.port))
+        client.sendall(b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n" * 40)
+        assert own.get("/health/live").status == 200
+    own.settle()
+
+
+def test_a_client_may_come_while_the_model_loads(script_model: Path, tmp_path: Path) -> None:
+    with served(script_model, tmp_path, ready=False) as server:
+        reply = server.post("/v1/chat/completions", ENDLESS)
+        if reply.status == 503:
+            assert reply.error["code"] == "loading"
+        wait_until(lambda: server.get("/health/ready").status == 200)
+        assert server.get("/health/live").json == {"status": "ready"}
+
+
+def test_with_a_key_only_its_owner_is_served(script_model: Path, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first-secret\nsecond-secret\n")
+    with served(script_model, tmp_path, "--api-key-file", str(keys)) as server:
+        assert server.get("/v1/models").status == 401
+        assert server.get("/v1/models", {"Authorization": "Bearer second-secret"}).status == 200
+        server.stop()
+        assert "secret" not in server.errors.read_text()
+
+
+# -- what it needs to start ---------------------------------------------------------------------------
+
+
+def serve(*args: str, **env: str) -> Result:
+    return CliRunner(env={"LLMRS_DEVICE": "reference", "HF_HUB_OFFLINE": "1", **env}).invoke(
+        root, ["serve", *args]
+    )
+
+
+def test_a_port_in_use_is_known_before_anything_is_loaded() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = serve("./no-such-model", "--port", str(taken.getsockname()[1]))
+    assert result.exit_code == 2
+    assert "is in use" in result.stderr
+
+
+def test_an_address_that_is_not_ours_is_refused() -> None:
+    result = serve("./no-such-model", "--host", "203.0.113.1", "--port", "0", "--insecure-no-auth")
+    assert result.exit_code == 2
+    assert "Cannot listen on 203.0.113.1" in result.stderr
+
+
+def test_a_model_that_is_not_there_is_said(tmp_path: Path) -> None:
+    assert serve(str(tmp_path / "nothing"), "--port", "0").exit_code == 5
+
+
+def test_a_damaged_model_ends_the_server(tmp_path: Path, script_model: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in script_model.iterdir():
+        (broken / file.name).write_bytes(
+            file.read_bytes()[:-1000] if file.suffix == ".safetensors" else file.read_bytes()
+        )
+    run = subprocess.run(
+        [sys.executable, "-m", "llmrs_cli", "serve", str(broken), "--port", "0", "--device", "reference"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode == 5
+    assert "Traceback" not in run.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
+def test_beyond_this_machine_a_key_is_needed(host: str) -> None:
+    result = serve("x", "--host", host)
+    assert result.exit_code == 2
+    assert "without a key" in result.stderr
+
+
+@pytest.mark.parametrize("content", ["", "\n", "short\n", "has a blank\n", "schlüssel-schlüssel\n"])
+def test_a_key_file_must_hold_good_keys(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "keys"
+    file.write_text(content)
+    assert serve("x", "--api-key-file", str(file)).exit_code == 2
+
+
+def test_a_key_file_must_be_there(tmp_path: Path) -> None:
+    result = serve("x", "--api-key-file", str(tmp_path / "none"))
+    assert (result.exit_code, "Cannot read the key file" in result.stderr) == (2, True)
+
+
+def test_the_key_may_come_from_the_environment(tmp_path: Path) -> None:
+    # The key is good, so it is the model that is missing.
+    assert serve(str(tmp_path / "no"), "--port", "0", LLMRS_API_KEY="long-enough").exit_code == 5
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve_command, "PACKAGES", ("a_package_that_is_not_there",))
+    result = serve("x")
+    assert result.exit_code == 2
+    assert "pip install" in result.stderr

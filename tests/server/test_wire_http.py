@@ -1,0 +1,204 @@
+"""What comes in over the socket that is no proper request, and what leaves it early or reads nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.helpers.served import JSON, PATIENCE, Served, wait_until
+
+CHAT = "/v1/chat/completions"
+HI = {"messages": [{"role": "user", "content": "hi"}], "temperature": 0}
+ENDLESS = {
+    "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "L"}],
+    "continue_final_message": True,
+    "ignore_eos": True,
+}
+
+
+@contextmanager
+def raw(server: Served, data: bytes) -> Iterator[socket.socket]:
+    """A socket on which `data` was sent."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
+        connection.sendall(data)
+        yield connection
+
+
+def status(server: Served, data: bytes) -> int:
+    """The status of the answer to some bytes; 0 if the connection was just closed."""
+    with raw(server, data) as connection:
+        line = connection.recv(4096).split(b"\r\n")[0]
+    return int(line.split()[1]) if line else 0
+
+
+def request(body: Any, *more: str, path: str = CHAT) -> bytes:
+    data = json.dumps(body).encode()
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *more]
+    return "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""]).encode() + data
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "invalid_json"),
+        (b"{", "invalid_json"),
+        (b"[]", "invalid_json"),
+        (b"null", "invalid_json"),
+        (b'\xef\xbb\xbf{"messages": []}', "invalid_json"),
+        (b'{"messages": "\xff"}', "invalid_json"),
+        (b'{"messages": "\\ud800"}', "invalid_json"),
+        (b'{"a":' * 65 + b"1" + b"}" * 65, "invalid_json"),
+        (b"[" * 100_000, "invalid_json"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(server: Served, data: bytes, code: str) -> None:
+    reply = server.post(CHAT, data)
+    assert (reply.status, reply.error["code"]) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("application/json; charset=utf-8", 200),
+        ("APPLICATION/JSON", 200),
+        ("text/plain", 415),
+        ("application/x-www-form-urlencoded", 415),
+        ("multipart/form-data; boundary=x", 415),
+        ("", 415),
+    ],
+)
+def test_only_json_is_read(server: Served, kind: str, expected: int) -> None:
+    assert server.post(CHAT, HI, {"Content-Type": kind}).status == expected
+
+
+def test_a_compressed_body_is_not_read(server: Served) -> None:
+    data = gzip.compress(json.dumps(HI).encode())
+    assert server.post(CHAT, data, {"Content-Encoding": "gzip"}).status == 415
+
+
+def test_a_large_body_is_refused_before_it_is_read(server: Served) -> None:
+    announced = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    assert status(server, f"{announced}Content-Length: {4 * 1024 * 1024 + 1}\r\n\r\n".encode()) == 413
+
+
+def test_a_body_without_an_announced_length_is_counted(server: Served) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
+    with raw(server, f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()) as connection:
+        try:
+            for _ in range(70):
+                connection.sendall(chunk)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # refused while we were still sending
+        assert b" 413 " in connection.recv(64)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000 + b"\r\n\r\n", (400, 431, 0)),
+        (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: a\r\n" * 120 + b"\r\n", (431,)),
+        (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", (414,)),
+        (b"nonsense\r\n\r\n", (400,)),
+        (request(HI).replace(b"Content-Length", b"Transfer-Encoding: chunked\r\nContent-Length"), (400, 0)),
+        (
+            b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+            (400, 415),
+        ),
+    ],
+)
+def test_malformed_http_is_refused(server: Served, data: bytes, expected: tuple[int, ...]) -> None:
+    assert status(server, data) in expected
+
+
+def test_requests_may_come_before_answers_were_read(server: Served) -> None:
+    one = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with raw(server, one * 50) as connection:
+        seen = b""
+        while seen.count(b"HTTP/1.1 200") < 50:
+            part = connection.recv(65536)
+            assert part
+            seen += part
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "//v1/models", "/v1/models/", "/%2e%2e/etc/passwd", "/docs"])
+def test_a_path_that_is_not_there_is_not_found(server: Served, path: str) -> None:
+    reply = server.get(path)
+    assert (reply.status, reply.error["code"]) == (404, "not_found")
+
+
+def test_a_wrong_method_names_the_right_one(server: Served) -> None:
+    reply = server.get(CHAT)
+    assert (reply.status, reply.headers["allow"]) == (405, "POST")
+
+
+def test_embeddings_are_refused_by_name(server: Served) -> None:
+    reply = server.post("/v1/embeddings", {"input": "a"})
+    assert reply.status == 400
+    assert "embeddings" in reply.error["message"]
+
+
+def test_a_harmless_request_id_comes_back(server: Served) -> None:
+    assert server.get("/version", {"X-Request-Id": "abc-1.2_3"}).headers["x-request-id"] == "abc-1.2_3"
+    for odd in ("a b", "a" * 129, "ü", "<script>"):
+        assert server.get("/version", {"X-Request-Id": odd}).headers["x-request-id"] != odd
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_ends_its_request(server: Served, stream: bool) -> None:
+    before = server.metric("generation_tokens_total")
+    with raw(server, request({**ENDLESS, "stream": stream})):
+        wait_until(lambda: server.metric("num_requests_running") == 1)
+    server.settle()
+    assert server.metric("generation_tokens_total") - before < 480
+
+
+def test_a_client_that_leaves_while_it_waits_ends_its_request(server: Served) -> None:
+    with raw(server, request({**ENDLESS, "n": 8, "max_tokens": 240})):
+        wait_until(lambda: server.metric("num_requests_running") == 8)
+        with raw(server, request(ENDLESS)):
+            wait_until(lambda: server.metric("num_requests_waiting") == 1)
+        wait_until(lambda: server.metric("num_requests_waiting") == 0)
+
+
+def test_many_streams_at_once_are_each_like_one_alone(server: Served) -> None:
+    bodies = [
+        {"prompt": f"{number} F", "temperature": 1, "seed": number, "max_tokens": 12} for number in range(16)
+    ]
+
+    def whole(body: dict[str, Any]) -> str:
+        return str(server.post("/v1/completions", body).json["choices"][0]["text"])
+
+    def streamed(body: dict[str, Any]) -> str:
+        events = server.post("/v1/completions", {**body, "stream": True}).events
+        return "".join(event["choices"][0]["text"] for event in events)
+
+    alone = [whole(body) for body in bodies]
+    with ThreadPoolExecutor(64) as pool:
+        assert list(pool.map(streamed, bodies * 4)) == alone * 4
+
+
+def test_nothing_private_is_said_in_errors_or_logs(server: Served) -> None:
+    secret = "correct horse battery"
+    server.post("/v1/completions", {"prompt": secret, "max_tokens": 2})
+    server.post("/v1/completions", {"prompt": secret, "max_tokens": "x"})
+    written = server.errors.read_text()
+    assert secret not in written
+    assert "Traceback" not in written
+
+
+def test_a_path_cannot_forge_a_line_of_the_log(server: Served) -> None:
+    server.get("/%0a%1b[31mforged")
+    lines = server.errors.read_text().splitlines()
+    assert not any(line.startswith(("forged", "\x1b")) for line in lines)
+
+
+def test_json_is_json_by_its_header(server: Served) -> None:
+    assert server.post(CHAT, HI).headers["content-type"] == JSON["Content-Type"]

@@ -1,4 +1,4 @@
-"""How long a user waits: for help, for a model's metadata, for the first token warm and cold; and peak memory.
+"""How long a user waits: for help, a list, TAB, a model's metadata, the first token warm and cold; and peak memory.
 
 Run from the repository root: python3 -m benchmarks.bench_start [OUT.json]
 Needs the built-in model (`python -m tests.fetch`). Medians of `REPEATS`, except the cold start, which is one
@@ -34,8 +34,12 @@ QUESTION = (
     "0",
     "--no-stdin",
 )
+TAB = {"_LLMRS_COMPLETE": "bash_complete", "COMP_WORDS": "llmrs chat q", "COMP_CWORD": "2"}
+"""What bash sets when TAB is pressed behind "llmrs chat q"."""
 BOUNDS = {
     "help_seconds": 0.2,
+    "list_seconds": 0.2,
+    "completion_seconds": 0.2,
     "metadata_seconds": 0.3,
     "warm_first_token_seconds": 3.0,
     "cold_first_token_seconds": 60.0,
@@ -52,13 +56,12 @@ class Start:
     stderr: str
 
 
-def llmrs(*args: str, cache: Path | None = None) -> Start:
+def llmrs(*args: str, **variables: str) -> Start:
     """Run the program; its answer is read byte by byte, so that the first one is seen as it comes."""
-    moved = {} if cache is None else {"LLMRS_CACHE_DIR": str(cache)}
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "llmrs_cli", *args],
-        env={**os.environ, **moved},
+        env={**os.environ, **variables},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -88,13 +91,15 @@ def cold(model: Path) -> Start:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "models").mkdir()
         (Path(folder) / "models" / NAME).symlink_to(model)
-        return llmrs(*QUESTION, cache=Path(folder))
+        return llmrs(*QUESTION, LLMRS_CACHE_DIR=folder)
 
 
 def measure(model: Path) -> dict[str, Any]:
     first_ever = cold(model)
     found = {
         "help_seconds": median(lambda: llmrs("--help").first_token),
+        "list_seconds": median(lambda: llmrs("list").first_token),
+        "completion_seconds": median(lambda: llmrs(**TAB).first_token),
         "metadata_seconds": median(lambda: seconds(lambda: read_gguf(model))),
         "warm_first_token_seconds": median(lambda: llmrs(*QUESTION).first_token),
         "cold_first_token_seconds": first_ever.first_token,

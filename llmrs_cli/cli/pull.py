@@ -106,7 +106,8 @@ def _preview(
             right=frozenset({1}),
         ):
             terminal.data(line)
-    terminal.notice(f"{quoted(name.text)} would be fetched{_at(look.commit)}, {size_text(look.missing)}.")
+    what = f"would be fetched, {size_text(look.missing)}" if look.missing else "is here"
+    terminal.notice(f"{quoted(name.text)} {what}{_at(look.commit)}.")
     if check is not None and look.missing:
         check(look.config, look.weights or 0)
     files = [{"name": file.name, "size": file.size, "here": file.here} for file in look.files]

@@ -172,7 +172,7 @@ def lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _sizes(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    yield "family", f"{report['family']}, {report['parameters'] / 1e9:.2f} billion parameters"
+    yield "family", f"{report['family']}, {count_text(report['parameters'])} parameters"
     yield (
         "shape",
         f"{report['layers']} layers, hidden {report['hidden']}, {report['heads']} heads of "
@@ -180,6 +180,14 @@ def _sizes(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield "weights", ", ".join(report["weights"]) or "not known"
     yield "context", f"{report['context']:,} tokens"
+
+
+def count_text(count: int) -> str:
+    """A large number as people say it: 76,160, 494 million, 7.62 billion."""
+    for unit, word in ((10**9, "billion"), (10**6, "million")):
+        if count >= unit:
+            return f"{count / unit:.3g} {word}"
+    return f"{count:,}"
 
 
 def _room_lines(memory: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

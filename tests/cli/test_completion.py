@@ -83,6 +83,14 @@ def test_other_words_are_offered_too(offered: Offer, line: str, words: list[str]
     assert offered(line) == words
 
 
+def test_zsh_and_fish_are_answered_in_their_ways(llmrs: Run) -> None:
+    zsh = llmrs(env={"_LLMRS_COMPLETE": "zsh_complete", "COMP_WORDS": "llmrs pu", "COMP_CWORD": "1"})
+    assert zsh.stdout.splitlines()[:2] == ["plain", "pull"]
+    assert "Fetch models" in zsh.stdout.splitlines()[2]
+    fish = llmrs(env={"_LLMRS_COMPLETE": "fish_complete", "COMP_WORDS": "llmrs pu", "COMP_CWORD": "pu"})
+    assert fish.stdout.splitlines()[0].startswith("plain,pull")
+
+
 @pytest.mark.parametrize("line", ["llmrs nosuch ", "llmrs chat --nosuch x ", "llmrs nosuch --"])
 def test_a_line_that_is_wrong_offers_nothing_and_says_nothing(llmrs: Run, line: str) -> None:
     words = str(len(line.split(" ")) - 1)

@@ -104,6 +104,14 @@ def test_content_that_two_commits_share_counts_once(llmrs: Run, online: FakeHub)
     assert json.loads(llmrs("du", "--json").stdout)["total"] - once < 1000
 
 
+def test_du_counts_our_own_caches_and_state(llmrs: Run, environment: Path) -> None:
+    for folder, size in ((".cache/llmrs/simd", 300), (".local/state/llmrs/sessions", 50)):
+        (environment / folder).mkdir(parents=True)
+        (environment / folder / "x").write_bytes(b"x" * size)
+    report = json.loads(llmrs("du", "--json").stdout)
+    assert {entry["what"]: entry["size"] for entry in report["entries"]} == {"cache: simd": 300, "state": 50}
+
+
 def test_du_on_a_fresh_machine_is_zero(llmrs: Run) -> None:
     report = json.loads(llmrs("du", "--json").stdout)
     assert (report["entries"], report["total"]) == ([], 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from llmrs_cli.errors import ExitCode
 from tests.cli.conftest import Run
 from tests.cli.test_process import finish, start, wait_until
 from tests.helpers.fake_hub import FakeHub, FakeRepo, Fault
+from tests.helpers.screen import ScreenSession
 
 
 def weights_asked(hub: FakeHub) -> list[str]:
@@ -73,6 +75,30 @@ def test_a_cut_download_goes_on_where_it_stood(
 def test_a_name_of_ones_own_is_fetched_by_what_it_stands_for(llmrs: Run, online: FakeHub) -> None:
     assert llmrs("alias", "set", "mine", "a/b").exit_code == 0
     assert Path(llmrs("pull", "mine", "-q").stdout.rstrip()).is_dir()
+
+
+def test_quiet_says_nothing_beside_the_path(llmrs: Run, online: FakeHub) -> None:
+    result = llmrs("pull", "a/b", "-q")
+    assert (result.stderr, result.stdout.count("\n")) == ("", 1)
+
+
+def test_a_failed_pull_prints_no_half_of_json(llmrs: Run, online: FakeHub) -> None:
+    result = llmrs("pull", "a/b", "c/d", "--json", "-q")
+    assert (result.exit_code, result.stdout) == (ExitCode.MODEL, "")
+
+
+def test_progress_is_drawn_on_a_terminal_and_never_in_a_pipe(llmrs: Run, online: FakeHub) -> None:
+    online.fail("/lfs/", Fault(wait=1.0))
+    with ScreenSession(["pull", "a/b"], dict(os.environ), columns=200) as session:
+        session.wait_for("Fetching a/b")
+        assert session.end() == 0
+    assert b"\r\x1b[K" in session.raw
+    assert session.text.count("Fetching") == 1, "the moving line is gone at the end"
+    llmrs("rm", "-y", "a/b")
+    online.fail("/lfs/", Fault(wait=1.0))
+    piped = llmrs("pull", "a/b")
+    assert "\x1b" not in piped.stderr and "\r" not in piped.stderr
+    assert len(piped.stderr.splitlines()) == 2
 
 
 # -- what is refused ----------------------------------------------------------------------------------
@@ -176,6 +202,7 @@ def test_a_dry_run_knows_what_is_here(llmrs: Run, online: FakeHub) -> None:
     llmrs("pull", "a/b")
     (after,) = json.loads(llmrs("pull", "-n", "a/b", "--json").stdout)
     assert (after["missing"], {entry["here"] for entry in after["files"]}) == (0, {True})
+    assert "'a/b' is here, commit" in llmrs("pull", "-n", "a/b").stderr
 
 
 def test_a_dry_run_says_what_does_not_fit(

@@ -99,6 +99,35 @@ def test_on_a_terminal_one_is_asked(
     assert listed(llmrs) == left
 
 
+def test_a_name_of_ones_own_stays_when_its_model_goes(llmrs: Run, online: FakeHub) -> None:
+    llmrs("pull", "a/b")
+    llmrs("alias", "set", "mine", "a/b")
+    assert llmrs("rm", "-y", "mine").exit_code == 0
+    assert listed(llmrs) == []
+    assert llmrs("rm", "-y", "mine").exit_code == ExitCode.MODEL
+    assert "mine" in llmrs("alias").stdout
+
+
+def test_a_cache_that_is_a_link_is_left_to_its_owner(llmrs: Run, online: FakeHub, tmp_path: Path) -> None:
+    llmrs("pull", "a/b")
+    folder = tmp_path / "hf" / "hub" / "models--a--b"
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    result = llmrs("rm", "-y", "a/b")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "is a link" in result.stderr
+    assert listed(llmrs) == ["a/b"]
+
+
+def test_the_end_of_input_is_no_yes(llmrs: Run, online: FakeHub) -> None:
+    llmrs("pull", "a/b")
+    with ScreenSession(["rm", "a/b"], dict(os.environ)) as session:
+        session.wait_for("[y/N]")
+        session.press("\x04")
+        assert session.end() == 1
+    assert listed(llmrs) == ["a/b"]
+
+
 # -- prune --------------------------------------------------------------------------------------------
 
 
@@ -133,6 +162,29 @@ def test_prune_takes_the_superseded_commit_and_leaves_the_model(llmrs: Run, move
 def test_prune_wants_a_yes_too(llmrs: Run, moved: FakeHub) -> None:
     assert llmrs("prune", stdin="y\n").exit_code == 2
     assert len(json.loads(llmrs("list", "--json").stdout)) == 2
+
+
+def test_prune_asks_on_a_terminal(llmrs: Run, moved: FakeHub) -> None:
+    with ScreenSession(["prune"], dict(os.environ)) as session:
+        session.wait_for("leftovers, ")
+        session.press("y\r")
+        assert session.end() == 0
+    assert len(json.loads(llmrs("list", "--json").stdout)) == 1
+
+
+def test_prune_takes_the_work_of_a_fetch_that_was_killed(llmrs: Run, environment: Path) -> None:
+    work = environment / ".cache" / "llmrs" / "models" / ".fetch-abc"
+    work.mkdir(parents=True)
+    (work / "half.whl").write_bytes(b"PK" * 50)
+    os.utime(work, (0, 0))
+    assert json.loads(llmrs("prune", "-y", "--json", "-q").stdout)["size"] == 100
+    assert not work.exists()
+
+
+def test_a_download_under_way_is_not_pruned(llmrs: Run, online: FakeHub) -> None:
+    online.fail("/lfs/", Fault(cut_after=2000), *[Fault(status=503)] * 9)
+    llmrs("pull", "a/b")
+    assert json.loads(llmrs("prune", "-n", "--json", "-q").stdout)["leftovers"] == []
 
 
 def test_du_tells_what_prune_would_free(llmrs: Run, moved: FakeHub) -> None:

@@ -10,10 +10,11 @@ import pytest
 
 from llmrs_cli.cli import room
 from llmrs_cli.cli.licences import licence_of
+from llmrs_cli.cli.show import count_text
 from llmrs_cli.errors import ExitCode
 from llmrs_cli.hub.aliases import ALIASES
 from tests.cli.conftest import Run
-from tests.helpers.fake_hub import FakeHub
+from tests.helpers.fake_hub import FakeHub, Fault
 from tests.helpers.tiny_gguf import write_tiny_gguf
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
@@ -134,6 +135,48 @@ def test_names_of_files_cannot_touch_the_terminal(llmrs: Run, tmp_path: Path) ->
     shown_text = llmrs("show", str(folder)).stdout
     assert "\x1b" not in shown_text
     assert "\x1b[2J\nx" in {file["name"] for file in shown(llmrs, str(folder))["files"]}
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (999_999, "999,999"),
+        (1_000_000, "1 million"),
+        (494_032_768, "494 million"),
+        (7_615_487_488, "7.62 billion"),
+    ],
+)
+def test_parameters_are_counted_as_people_do(count: int, text: str) -> None:
+    assert count_text(count) == text
+
+
+def test_a_model_that_is_not_whole_is_looked_up_on_the_hub(llmrs: Run, online: FakeHub) -> None:
+    online.fail("/lfs/", Fault(cut_after=2000), *[Fault(status=503)] * 9)
+    llmrs("pull", "a/b")
+    report = shown(llmrs, "a/b")
+    assert (report["source"], report["path"]) == ("the Hub", None)
+    assert {file["here"] for file in report["files"]} == {True, False}
+    assert llmrs("show", "a/b", "--offline").exit_code == ExitCode.NETWORK
+
+
+@pytest.mark.parametrize("victim", ["config.json", "model.safetensors"])
+def test_a_damaged_model_is_one_sentence(llmrs: Run, tmp_path: Path, victim: str) -> None:
+    folder = write_tiny(tmp_path / "tiny", TinyModel())
+    (folder / victim).write_bytes(b"{")
+    result = llmrs("show", str(folder))
+    assert (result.exit_code, result.stdout) == (ExitCode.MODEL, "")
+    assert len(result.stderr.splitlines()) <= 2
+
+
+def test_a_folder_that_is_no_model_is_one_sentence(llmrs: Run, tmp_path: Path) -> None:
+    assert llmrs("show", str(tmp_path)).exit_code == ExitCode.MODEL
+
+
+def test_looking_writes_nothing_into_the_model_s_folder(llmrs: Run, tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "tiny", TinyModel())
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    shown(llmrs, str(folder))
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
 
 
 def test_every_alias_has_a_licence() -> None:

@@ -17,6 +17,7 @@ from llmrs_cli.hub.aliases import ALIASES
 from tests.cli.conftest import Run
 from tests.helpers.fake_hub import FakeHub
 
+ROOT = Path(__file__).parent.parent.parent
 Offer = Callable[[str], list[str]]
 
 
@@ -134,19 +135,25 @@ def test_each_shell_reads_its_script(llmrs: Run, tmp_path: Path, shell: str) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_bash_completes_a_model(llmrs: Run, tmp_path: Path) -> None:
+CALLS = {
+    "bash": "source ./script; COMP_WORDS=(llmrs chat llama3.2); COMP_CWORD=2; _llmrs_completion llmrs; "
+    'printf "%s\\n" "${COMPREPLY[@]}"',
+    "fish": 'source ./script; complete -C "llmrs chat llama3.2"',
+}
+
+
+@pytest.mark.parametrize("shell", CALLS)
+def test_a_shell_completes_a_model(llmrs: Run, tmp_path: Path, shell: str) -> None:
+    if shutil.which(shell) is None:
+        pytest.skip(f"needs {shell}")
+    (tmp_path / "script").write_text(llmrs("completion", shell).stdout)
     program = tmp_path / "llmrs"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llmrs_cli "$@"\n')
     program.chmod(0o755)
-    asked = (
-        "source /dev/stdin; COMP_WORDS=(llmrs chat llama3.2); COMP_CWORD=2; _llmrs_completion llmrs; "
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
     done = subprocess.run(
-        ["bash", "-c", asked],
-        input=llmrs("completion", "bash").stdout,
-        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        [shell, "-c", CALLS[shell]],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
     )

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from llmrs_cli.hub.shelf import Kept
     from llmrs_cli.hub.store import Preview
 
+MAX_CONFIG = 16 << 20
+"""Bytes of a config.json that is looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
@@ -78,13 +81,13 @@ def look_here(name: ModelName, access: HubAccess) -> Look | None:
         "this machine",
         checkpoint.config,
         seen,
-        sum(sizes.values()),
-        parameters(checkpoint.spec),
-        tuple(form for form, _ in sizes.most_common()),
-        path,
-        commit,
-        _licence(checkpoint),
-        checkpoint.chat_template is not None,
+        weights=sum(sizes.values()),
+        parameters=parameters(checkpoint.spec),
+        formats=tuple(form for form, _ in sizes.most_common()),
+        path=path,
+        commit=commit,
+        licence=_licence(checkpoint),
+        chat=checkpoint.chat_template is not None,
     )
 
 
@@ -97,7 +100,7 @@ def look_online(name: ModelName, access: HubAccess) -> Look:
     config = _fetch_config(name, access, seen)
     files = tuple(SeenFile(file.name, file.size, here) for file, here in seen.files)
     count = parameters(from_config(config)) if config else None
-    return Look("the Hub", config, files, weight_bytes(files), count, commit=seen.commit)
+    return Look("the Hub", config, files, weights=weight_bytes(files), parameters=count, commit=seen.commit)
 
 
 def look_up(name: ModelName) -> Look | None:
@@ -110,10 +113,9 @@ def look_up(name: ModelName) -> Look | None:
     files: tuple[SeenFile, ...] = ()
     if name.kind == "built-in":
         files = (SeenFile(str(name.file), PACKAGE.size, False),)
-    size = weight_bytes(files) or None
-    return Look(
-        "the table of names", name.alias.config, files, size, parameters(from_config(name.alias.config))
-    )
+    config = name.alias.config
+    count = parameters(from_config(config))
+    return Look("the table of names", config, files, weights=weight_bytes(files) or None, parameters=count)
 
 
 def where(name: ModelName, access: HubAccess) -> tuple[Path | None, str | None]:
@@ -159,7 +161,7 @@ def _fetch_config(name: ModelName, access: HubAccess, seen: Preview) -> Mapping[
     from llmrs_cli.hub.listing import Listing
 
     file = next((file for file, _ in seen.files if file.name == "config.json"), None)
-    if file is None:
+    if file is None or file.size > MAX_CONFIG:
         return {}
     assert name.repo is not None, "only a repository has a preview"
     with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:

@@ -17,7 +17,7 @@ from llmrs_cli.cli.options import json_option, revision_option, room_options
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import load_settings
-from llmrs_cli.errors import DoesNotFitError, NetworkError, quoted
+from llmrs_cli.errors import AccessError, DoesNotFitError, NetworkError, quoted
 
 if TYPE_CHECKING:
     from llmrs_cli.cli.look import Look
@@ -56,7 +56,7 @@ def command(
     terminal = Terminal.standard()
     name = model_named(model, revision)
     access = HubAccess.from_environment(offline=load_settings({"offline": offline or None}).offline.value)
-    look = _look(name, access)
+    look = _look(name, access, terminal)
     report = describe(name, access, look, measure_room(device, ctx, rows, terminal))
     if as_json:
         terminal.data(json.dumps(report))
@@ -65,15 +65,21 @@ def command(
         terminal.data(line)
 
 
-def _look(name: ModelName, access: HubAccess) -> Look:
-    """The model here, else on the Hub, else (offline) in our table."""
+def _look(name: ModelName, access: HubAccess, terminal: Terminal) -> Look:
+    """The model here, else on the Hub, else (offline, or refused there) in our table."""
     from llmrs_cli.cli.look import look_here, look_online, look_up
 
     if (found := look_here(name, access)) is not None:
         return found
+    listed = look_up(name)
     if name.kind == "repo" and not access.offline:
-        return look_online(name, access)
-    if (listed := look_up(name)) is not None:
+        try:
+            return look_online(name, access)
+        except (AccessError, NetworkError) as error:
+            if listed is None:
+                raise
+            terminal.warn(str(error))
+    if listed is not None:
         return listed
     raise NetworkError(
         f"{quoted(name.text)} is not on this machine, and the Hub is not to be asked.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,25 @@ def test_names_of_files_cannot_touch_the_terminal(llmrs: Run, tmp_path: Path) ->
     shown_text = llmrs("show", str(folder)).stdout
     assert "\x1b" not in shown_text
     assert "\x1b[2J\nx" in {file["name"] for file in shown(llmrs, str(folder))["files"]}
+
+
+def test_a_gated_alias_is_described_and_its_page_said(llmrs: Run, online: FakeHub) -> None:
+    online.repos["meta-llama/Llama-3.2-1B-Instruct"] = replace(online.repos["a/b"], gate="licence")
+    result = llmrs("show", "llama3.2-1b", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["source"] == "the table of names"
+    assert f"{online.endpoint}/meta-llama" in result.stderr
+    online.repos["a/b"].gate = "licence"
+    refused = llmrs("show", "a/b")
+    assert (refused.exit_code, refused.stdout) == (ExitCode.ACCESS, "")
+
+
+def test_a_configuration_of_absurd_size_is_not_fetched(
+    llmrs: Run, online: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmrs_cli.cli.look.MAX_CONFIG", 10)
+    assert shown(llmrs, "a/b")["memory"] is None
+    assert not any("resolve" in seen.path for seen in online.seen)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 import click
@@ -75,7 +76,7 @@ def _page(
         ".SH SYNOPSIS",
         f"\\fB{_text(context.command_path)}\\fR {_text(' '.join(command.collect_usage_pieces(context)))}",
         ".SH DESCRIPTION",
-        *_paragraphs(command.help or ""),
+        *_paragraphs(cleandoc(command.help or "")),  # Python 3.13 has taken the indentation off already
     ]
     if commands:
         lines.append(".SH COMMANDS")

@@ -8,17 +8,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from llmrs_cli.chat.commands import Command, help_text, parse
-from llmrs_cli.chat.screen import Screen
-from llmrs_cli.chat.session import Session
-from llmrs_cli.engine.types import FinishReason
+from llmrs_cli.chat.actions import ACTIONS
+from llmrs_cli.chat.attach import Typed
+from llmrs_cli.chat.commands import Command, parse
+from llmrs_cli.chat.talk import Talk
 from llmrs_cli.errors import EngineFault, LlmrsError
 
 TWICE = 1.0
 """Seconds within which a second Ctrl-C on an empty line leaves."""
 
 
-def converse(session: Session, screen: Screen, read: Callable[[], str]) -> None:
+def converse(talk: Talk, read: Callable[[], Typed]) -> None:
     """Answer what `read` gives until it raises EOFError or /bye is typed.
 
     Raises KeyboardInterrupt for Ctrl-C pressed twice, and EngineFault if the engine can do no more; any
@@ -27,7 +27,7 @@ def converse(session: Session, screen: Screen, read: Callable[[], str]) -> None:
     interrupted = float("-inf")
     while True:
         try:
-            if not _turn(session, screen, read()):
+            if not _turn(talk, read()):
                 return
         except EOFError:
             return
@@ -35,48 +35,23 @@ def converse(session: Session, screen: Screen, read: Callable[[], str]) -> None:
             if time.monotonic() - interrupted < TWICE:
                 raise
             interrupted = time.monotonic()
-            screen.say("Ctrl-C again leaves; so do Ctrl-D and /bye.")
+            talk.screen.say("Ctrl-C again leaves; so do Ctrl-D and /bye.")
         except EngineFault:
             raise
         except LlmrsError as error:
-            screen.warn(str(error))
+            talk.screen.warn(str(error))
 
 
-def _turn(session: Session, screen: Screen, line: str) -> bool:
+def _turn(talk: Talk, line: Typed) -> bool:
     """Deal with one line; False if it says to leave."""
-    meant = parse(line)
+    meant = parse(line.text)
     if meant is None:
         return True
-    if isinstance(meant, Command):
-        return _carry_out(meant, session, screen)
-    shown = session.ask(meant.text, screen)
-    if shown.finish is FinishReason.ABORT:
-        screen.say("[stopped; the answer so far stays in the conversation]")
-    elif shown.finish is FinishReason.LENGTH:
-        screen.warn("The answer was cut at the token limit; it stays in the conversation as it is.")
-    screen.stats(shown.figures.line(session.context))
+    if not isinstance(meant, Command):
+        question = talk.attached.put_to(meant.text, line, talk.screen)
+        talk.finish(talk.session.ask(question, talk.screen))
+    elif meant.name == "/bye":
+        return False
+    else:
+        ACTIONS[meant.name](talk, meant.argument)
     return True
-
-
-def _carry_out(command: Command, session: Session, screen: Screen) -> bool:
-    match command.name:
-        case "/bye":
-            return False
-        case "/help":
-            screen.say(help_text())
-        case "/clear":
-            session.clear()
-            screen.say("A new conversation begins.")
-        case "/stats":
-            screen.say(
-                session.last.figures.line(session.context) if session.last else "Nothing was said yet."
-            )
-        case "/system":
-            _set_system(command.argument, session, screen)
-    return True
-
-
-def _set_system(argument: str, session: Session, screen: Screen) -> None:
-    if argument:
-        session.system = None if argument.lower() == "off" else argument
-    screen.say(f"System prompt: {session.system}" if session.system else "There is no system prompt.")

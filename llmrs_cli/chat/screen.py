@@ -12,6 +12,9 @@ class Screen(Protocol):
     def answer(self, text: str) -> None:
         """A piece of the answer, shown at once."""
 
+    def recall(self, text: str) -> None:
+        """The beginning of the answer that was shown before: of it, only what is still open is shown again."""
+
     def end_answer(self) -> None:
         """End the answer's last line."""
 
@@ -29,6 +32,9 @@ class Screen(Protocol):
 
     def stats(self, text: str) -> None:
         """A line of figures."""
+
+    def undisturbed(self) -> AbstractContextManager[Any]:
+        """Within, keys that are pressed do not show between the words of the answer."""
 
     def working(self, text: str) -> AbstractContextManager[Any]:
         """Something takes its time; it ends with the context."""

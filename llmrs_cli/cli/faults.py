@@ -27,6 +27,14 @@ class Terminated(BaseException):
     """SIGTERM arrived; raised in the main thread so that open files are finished on the way out."""
 
 
+class TimedOut(BaseException):
+    """`--timeout` was reached; raised in the main thread, past everything that catches errors."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.seconds = seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """How a command ends: nothing is printed if `message` is None."""
@@ -45,6 +53,8 @@ def explain(error: BaseException) -> Fault:
             return Fault(ExitCode.INTERRUPTED)
         case Terminated():
             return Fault(ExitCode.TERMINATED)
+        case TimedOut():
+            return Fault(ExitCode.TIMEOUT, f"The time limit of {error.seconds:g} s was reached.")
         case BrokenPipeError():
             return Fault(ExitCode.BROKEN_PIPE)
         case click.exceptions.Exit():

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.chat.commands import HELP, KEYS, NAMES, Command, Message, help_text, is_open, parse
+from llmrs_cli.chat.actions import ACTIONS
+from llmrs_cli.chat.commands import COMMANDS, KEYS, NAMES, Command, Message, help_text, is_open, parse
 from llmrs_cli.errors import UsageError
 
 
@@ -39,6 +40,11 @@ def test_messages(line: str, text: str) -> None:
         ("/system Be brief.", Command("/system", "Be brief.")),
         ("/system", Command("/system", "")),
         ("/stats", Command("/stats", "")),
+        ("/load x", Command("/model", "x")),
+        ("/read a b", Command("/file", "a b")),
+        ("/regenerate temp=1", Command("/regen", "temp=1")),
+        ("/system one\ntwo", Command("/system", "one\ntwo")),
+        ("/system\none\ntwo", Command("/system", "one\ntwo")),
     ],
 )
 def test_commands(line: str, command: Command) -> None:
@@ -85,7 +91,27 @@ def test_when_enter_sends(text: str, still_open: bool) -> None:
     assert is_open(text) is still_open
 
 
+@pytest.mark.parametrize("line", ["/tokens", "/file", "/export ", "/load-session"])
+def test_a_command_that_needs_an_argument_says_so(line: str) -> None:
+    with pytest.raises(UsageError, match="needs an argument"):
+        parse(line)
+
+
+def test_every_command_has_one_action_and_no_spelling_twice() -> None:
+    assert {entry.name for entry in COMMANDS} == {*ACTIONS, "/bye"}
+    spellings = [name for entry in COMMANDS for name in (entry.name, *entry.aliases)]
+    assert len(spellings) == len(set(spellings)) == len(NAMES)
+
+
 def test_the_help_names_every_command_and_key() -> None:
     shown = help_text()
-    assert all(name in shown for name in [*HELP, *KEYS])
-    assert set(HELP) <= {name for name in HELP if name.split()[0] in NAMES}
+    assert all(entry.usage in shown for entry in COMMANDS)
+    assert all(key in shown for key in KEYS)
+    assert max(map(len, shown.splitlines())) < 100
+
+
+def test_help_of_one_command_names_its_aliases() -> None:
+    assert "/quit" in help_text("bye")
+    assert help_text("/load") == help_text("model")
+    with pytest.raises(UsageError):
+        help_text("nothing")

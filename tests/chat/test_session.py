@@ -4,106 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import pytest
 
-from llmrs_cli.chat.repl import converse
 from llmrs_cli.chat.session import Session
 from llmrs_cli.engine import FinishReason, Request, TokenEvent
 from llmrs_cli.errors import ContextLengthError, EngineFault
-from llmrs_cli.text.generate import GenerateOptions, TextEngine
-from llmrs_cli.text.options import SamplingDefaults
-from llmrs_cli.text.template import ChatTemplate
-from llmrs_cli.text.tokenizer import Tokenizer
-from tests.helpers.byte_tokenizer import (
-    CHAT_TEMPLATE,
-    END_THINK,
-    IM_END,
-    THINK,
-    byte_ids,
-    byte_tokenizer_json,
-    piece_ids,
-    tokenizer_config,
+from llmrs_cli.text.generate import GenerateOptions
+from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, END_THINK, IM_END, THINK, byte_ids, piece_ids
+from tests.helpers.fake_engine import FakeEngine, reply
+from tests.helpers.talk import (
+    Seen,
+    engine_over,
+    prompt_of,
+    session_over,
+    talk,
+    talk_over,
+    talk_through,
 )
-from tests.helpers.fake_engine import FakeEngine, Script, reply
 
 ABC, DE = piece_ids()["abc"], piece_ids()["de"]
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
-TOKENIZER = Tokenizer(byte_tokenizer_json(), tokenizer_config())
-
-
-class Seen:
-    """A screen that keeps what it was shown."""
-
-    def __init__(self) -> None:
-        self.answers = self.thoughts = ""
-        self.said: list[str] = []
-        self.warnings: list[str] = []
-        self.figures: list[str] = []
-
-    def answer(self, text: str) -> None:
-        self.answers += text
-
-    def end_answer(self) -> None:
-        self.answers += "\n"
-
-    def thinking(self, text: str) -> None:
-        self.thoughts += text
-
-    def notice(self, text: str) -> None:
-        self.said.append(text)
-
-    def warn(self, text: str) -> None:
-        self.warnings.append(text)
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-    def stats(self, text: str) -> None:
-        self.figures.append(text)
-
-    def working(self, text: str) -> AbstractContextManager[Any]:
-        return nullcontext()
-
-
-def session_over(
-    script: Script, *, context: int = 400, system: str | None = None, template: str = CHAT_TEMPLATE
-) -> tuple[Session, FakeEngine]:
-    fake = FakeEngine(script, context=context)
-    engine = TextEngine(
-        fake,
-        tokenizer=TOKENIZER,
-        template=ChatTemplate({"default": template}, TOKENIZER.names),
-        defaults=SamplingDefaults(),
-        eos_ids=(IM_END,),
-    )
-    return Session(engine, GenerateOptions(max_tokens=8), system), fake
-
-
-def prompt_of(fake: FakeEngine, index: int = -1) -> str:
-    return TOKENIZER.decode(fake.requests[index].prompt_ids, specials=True)
-
-
-def typed(*lines: str | BaseException) -> Callable[[], str]:
-    """A reader that gives these lines, then ends."""
-    rest = iter(lines)
-
-    def read() -> str:
-        line = next(rest, EOFError())
-        if isinstance(line, BaseException):
-            raise line
-        return line
-
-    return read
-
-
-def talk(session: Session, *lines: str | BaseException) -> Seen:
-    seen = Seen()
-    converse(session, seen, typed(*lines))
-    return seen
 
 
 # -- what is asked and remembered ---------------------------------------------------------------------
@@ -181,13 +105,7 @@ def endless(request: Request) -> Iterator[TokenEvent]:
 
 def test_an_interrupt_stops_the_answer_and_keeps_what_was_said() -> None:
     fake = FakeEngine(endless, context=400, at_once=False)
-    engine = TextEngine(
-        fake,
-        tokenizer=TOKENIZER,
-        template=ChatTemplate({"default": CHAT_TEMPLATE}),
-        defaults=SamplingDefaults(),
-    )
-    session = Session(engine, GenerateOptions())
+    session = Session(engine_over(fake), GenerateOptions())
     before = signal.getsignal(signal.SIGINT)
 
     class Stopping(Seen):
@@ -202,8 +120,9 @@ def test_an_interrupt_stops_the_answer_and_keeps_what_was_said() -> None:
             fake.play()
             return nullcontext()
 
-    seen = Stopping()
-    converse(session, seen, typed("one"))
+    talking = talk_over(session)
+    talking.screen = seen = Stopping()
+    talk_through(talking, "one")
     assert seen.answers == "abc\n"
     assert any("stopped" in line for line in seen.said)
     assert session.last is not None
@@ -213,10 +132,11 @@ def test_an_interrupt_stops_the_answer_and_keeps_what_was_said() -> None:
 
 def test_an_interrupt_on_an_empty_line_hints_and_a_second_one_leaves() -> None:
     session, _ = session_over(reply((ABC,), finish=STOP))
-    seen = Seen()
+    talking = talk_over(session)
     with pytest.raises(KeyboardInterrupt):
-        converse(session, seen, typed(KeyboardInterrupt(), KeyboardInterrupt()))
-    assert "Ctrl-D" in seen.said[0]
+        talk_through(talking, KeyboardInterrupt(), KeyboardInterrupt())
+    assert isinstance(talking.screen, Seen)
+    assert "Ctrl-D" in talking.screen.said[0]
 
 
 def test_two_interrupts_far_apart_do_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,79 @@
+"""A conversation with everything around it: the session, its name and place on disk, files that wait."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from llmrs_cli.chat.answer import Shown
+from llmrs_cli.chat.attach import Attachments
+from llmrs_cli.chat.desk import Desk
+from llmrs_cli.chat.screen import Screen
+from llmrs_cli.chat.session import Session
+from llmrs_cli.chat.store import SessionStore
+from llmrs_cli.engine.types import FinishReason
+from llmrs_cli.errors import LlmrsError, UsageError
+
+
+@dataclass(slots=True)
+class Talk:
+    """What slash commands act on."""
+
+    session: Session
+    screen: Screen
+    desk: Desk
+    model: str
+    """Name of the model that answers."""
+    store: SessionStore
+    name: str | None
+    """Of the saved session; None: nothing is saved."""
+    attached: Attachments = field(default_factory=Attachments)
+    show_stats: bool = True
+
+    def finish(self, shown: Shown) -> None:
+        """After an answer: say how it ended, show its figures, save."""
+        if shown.finish is FinishReason.ABORT:
+            self.screen.say("[stopped; the answer so far is kept, /continue goes on]")
+        elif shown.finish is FinishReason.LENGTH:
+            full = shown.figures.used >= self.session.context
+            reason = f"the context of {self.session.context} tokens is full" if full else "the token limit"
+            self.screen.warn(f"The answer was cut: {reason}. /continue goes on.")
+        if self.show_stats:
+            self.screen.stats(shown.figures.line(self.session.context))
+        self.save()
+
+    def save(self) -> None:
+        """Write the session; a disk that does not take it is told, and the conversation goes on."""
+        if self.name is None or not self.session.turns:
+            return
+        try:
+            self.store.save(self.name, self.model, self.session.conversation)
+        except LlmrsError as error:
+            self.screen.warn(str(error))
+
+    def begin_anew(self) -> None:
+        """A new conversation under a new name; the old one stays saved."""
+        self.session.clear()
+        if self.name is not None:
+            self.name = self.store.fresh_name()
+
+    def rename(self, name: str) -> None:
+        """Save under another name from now on. Raises UsageError if it is taken."""
+        if self.name is None:
+            if self.store.exists(name):
+                raise UsageError(f"There is a session {name!r} already.", hint="Choose another name.")
+        elif self.name != name:
+            self.store.rename(self.name, name)
+        self.name = name
+        self.save()
+
+    def load(self, name: str) -> int:
+        """Go on with a saved session; how many turns it has. Raises what `SessionStore.load` raises."""
+        loaded = self.store.load(name)
+        same = loaded.model == self.model
+        self.session.take_up(loaded.conversation if same else loaded.conversation.without_ids())
+        self.name = name
+        return len(loaded.conversation.turns)
+
+    def set_option(self, **changes: object) -> None:
+        """Draw the next answers otherwise."""
+        self.session.options = replace(self.session.options, **changes)  # type: ignore[arg-type]

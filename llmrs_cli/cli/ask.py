@@ -1,0 +1,164 @@
+"""The options that `chat` and `run` share, as one frozen value.
+
+@ask_options        what is asked, how the answer is shown, what is kept   →  ask: Ask
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+import click
+
+from llmrs_cli.cli.options import Decorator
+from llmrs_cli.cli.parameters import text
+from llmrs_cli.cli.time_limit import timeout_option
+from llmrs_cli.errors import UsageError
+
+THINK = ("on", "off", "low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What the command line says beside model and sampling."""
+
+    files: tuple[str, ...]
+    system: str | None
+    system_file: str | None
+    no_stdin: bool
+    cont: bool
+    session: str | None
+    no_save: bool
+    overflow: str | None
+    think: str | None
+    hide_thinking: bool
+    template_kwargs: dict[str, Any]
+    choices: tuple[str, ...]
+    extract: bool
+    as_json: bool
+    stats: bool
+    no_stream: bool
+    markdown: bool | None
+    vi: bool
+    timeout: float | None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """For the chat template."""
+        said: dict[str, Any] = {}
+        if self.think is not None:
+            said["enable_thinking"] = self.think != "off"
+            said |= {"reasoning_effort": self.think} if self.think not in ("on", "off") else {}
+        return said | self.template_kwargs
+
+    @property
+    def wants_result(self) -> bool:
+        """Whether an option only makes sense for one answer."""
+        return self.as_json or self.extract or bool(self.choices)
+
+    def check(self) -> None:
+        """Raise UsageError for options that contradict each other."""
+        rules = {
+            "-s and --system-file": self.system is not None and self.system_file is not None,
+            "-c and --session": self.cont and self.session is not None,
+            "--choices and -x": bool(self.choices) and self.extract,
+            "--choices and -c or --session": bool(self.choices) and (self.cont or self.session is not None),
+        }
+        for names, broken in rules.items():
+            if broken:
+                raise UsageError(f"{names} are both given.", hint="Give one of them.")
+
+
+def ask_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the group; the command takes it as `ask: Ask`."""
+
+    @functools.wraps(function)
+    def with_ask(**values: Any) -> Any:
+        ask = Ask(**{field.name: values.pop(field.name) for field in fields(Ask)})
+        ask.check()
+        return function(ask=ask, **values)
+
+    made: Callable[..., Any] = with_ask
+    for option in reversed(_OPTIONS):
+        made = option(made)
+    return made
+
+
+def labels(context: click.Context, parameter: click.Parameter, typed: str | None) -> tuple[str, ...]:
+    """Labels between commas; one in quotes may hold a comma."""
+    if typed is None:
+        return ()
+    found = [label.strip() for label in next(csv.reader([text(typed)], skipinitialspace=True), [])]
+    if len(found) < 2 or not all(found) or len(set(found)) < len(found):
+        raise click.BadParameter(f"{typed!r} is not at least two different labels, such as yes,no.")
+    return tuple(found)
+
+
+def json_object(context: click.Context, parameter: click.Parameter, typed: str | None) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(typed) if typed is not None else {}
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise click.BadParameter(f"{typed!r} is not a JSON object.")
+    return value
+
+
+_OPTIONS: list[Decorator] = [
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        multiple=True,
+        metavar="FILE",
+        help="Add a text file; - is stdin; repeatable.",
+    ),
+    click.option("-s", "--system", type=text, metavar="TEXT", help="System prompt."),
+    click.option("--system-file", metavar="FILE", help="System prompt from a file."),
+    click.option("--no-stdin", is_flag=True, help="Do not add what is piped in."),
+    click.option("-c", "--continue", "cont", is_flag=True, help="Go on with the session that was used last."),
+    click.option("--session", metavar="NAME", help="Go on with this saved session, or begin it."),
+    click.option("--no-save", is_flag=True, help="Do not save the conversation."),
+    click.option(
+        "--overflow",
+        type=click.Choice(["error", "oldest", "summarize"]),
+        help="When the context is full: refuse, leave the oldest out, or sum them up; it is always said. "
+        "Default: oldest in a conversation, else error.",
+    ),
+    click.option(
+        "--think",
+        type=click.Choice(THINK),
+        is_flag=False,
+        flag_value="on",
+        help="Whether and how much a model that can think does so first.",
+    ),
+    click.option("-R", "--hide-thinking", is_flag=True, help="Do not show thoughts."),
+    click.option(
+        "--template-kwargs",
+        callback=json_object,
+        metavar="JSON",
+        help="Variables for the chat template, as a JSON object.",
+    ),
+    click.option(
+        "--choices",
+        callback=labels,
+        metavar="A,B,...",
+        help="Answer with the likeliest of these labels; --json gives the probability of each.",
+    ),
+    click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer."),
+    click.option("--json", "as_json", is_flag=True, help="Print the answer and its figures as JSON."),
+    click.option("--stats", is_flag=True, help="Figures on stderr, also away from a terminal."),
+    click.option("--no-stream", is_flag=True, help="Print the answer when it is complete."),
+    click.option(
+        "--markdown/--no-markdown",
+        default=None,
+        help="Whether an answer on a terminal is shown as Markdown. Default: where there is colour.",
+    ),
+    click.option("--vi", is_flag=True, help="vi keys in a conversation."),
+    timeout_option,
+]

@@ -1,0 +1,162 @@
+"""From the options of `chat` and `run` to an answer or a conversation."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from llmrs_cli.cli.ask import Ask
+from llmrs_cli.cli.models import Chosen, choose, open_engine
+from llmrs_cli.cli.options import ModelOptions, Sampling
+from llmrs_cli.cli.terminal import Terminal
+from llmrs_cli.cli.time_limit import time_limit
+from llmrs_cli.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from llmrs_cli.chat.reader import Reader
+    from llmrs_cli.chat.store import SessionStore
+    from llmrs_cli.chat.talk import Talk
+    from llmrs_cli.cli.desk import TerminalDesk
+    from llmrs_cli.text.generate import TextEngine
+
+
+def ask_or_talk(
+    model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, terminal: Terminal
+) -> int:
+    """Answer one question if there is one, else talk if both ends are a terminal; the exit status."""
+    if ask.hide_thinking:
+        terminal.hide_thinking()
+    if ask.markdown is not False:
+        terminal.paint_markdown()
+    with time_limit(ask.timeout):
+        if prompt is None and not ask.files and _is_interactive(terminal):
+            if ask.wants_result:
+                raise UsageError("--json, -x and --choices need a question.", hint="Give it with -p.")
+            return _converse(model, ask, sampling, terminal)
+        return _ask(model, prompt, ask, sampling, terminal)
+
+
+def _is_interactive(terminal: Terminal) -> bool:
+    return sys.stdin is not None and sys.stdin.isatty() and terminal.out_is_terminal
+
+
+def _ask(model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, terminal: Terminal) -> int:
+    from llmrs_cli.cli.desk import TerminalDesk
+    from llmrs_cli.cli.one_shot import answer_once, choose_label, question_of
+
+    system = _system_prompt(ask)
+    question = question_of(prompt, ask, terminal)
+    if not question.strip():
+        if prompt is not None or ask.files:
+            raise UsageError("The prompt is empty.", hint="Give it a text with -p.")
+        terminal.notice("stdin is empty: there is nothing to answer.")
+        return ExitCode.OK
+    chosen = choose(model, terminal)
+    with open_engine(chosen, terminal, rows=model.rows or _rows(ask)) as engine:
+        talk = _talk(engine, chosen, system, ask, sampling, TerminalDesk(model, terminal))
+        if ask.choices:
+            return choose_label(talk, question, ask, terminal)
+        return answer_once(talk, question, ask, terminal)
+
+
+def _rows(ask: Ask) -> int:
+    return max(1, min(len(ask.choices), 16))
+
+
+def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Terminal) -> int:
+    from llmrs_cli.chat.display import last_exchange
+    from llmrs_cli.chat.fitting import exchanges
+    from llmrs_cli.chat.repl import converse
+    from llmrs_cli.cli.desk import TerminalDesk
+
+    system = _system_prompt(ask)
+    chosen = choose(model, terminal)
+    engine = open_engine(chosen, terminal, rows=model.rows or 1)
+    reader = _reader(ask, terminal)
+    desk = TerminalDesk(model, terminal, reader, engine)
+    try:
+        talk = _talk(engine, chosen, system, ask, sampling, desk)
+        _dress(reader, talk)
+        drawn = sampling.over(engine.defaults)
+        terminal.notice(f"{chosen.name.text} on {chosen.device}; {drawn}. /help lists what can be typed.")
+        if talk.session.turns:
+            terminal.say(f"{talk.name}: {exchanges(len(talk.session.turns))}\n{last_exchange(talk.session)}")
+        converse(talk, reader.read)
+    finally:
+        talked_to = desk.opened
+        assert talked_to is not None, "an engine was opened above"
+        talked_to.close()
+    return ExitCode.OK
+
+
+def _talk(
+    engine: TextEngine,
+    chosen: Chosen,
+    system: str | None,
+    ask: Ask,
+    sampling: Sampling,
+    desk: TerminalDesk,
+) -> Talk:
+    """A session as the options want it: a fresh one, or the saved one that they name."""
+    from llmrs_cli.chat.fitting import Overflow
+    from llmrs_cli.chat.session import Session
+    from llmrs_cli.chat.store import SessionStore
+    from llmrs_cli.chat.talk import Talk
+    from llmrs_cli.config import directories
+    from llmrs_cli.text.generate import GenerateOptions
+
+    overflow = Overflow(ask.overflow or ("oldest" if desk.reader is not None else "error"))
+    session = Session(engine, GenerateOptions(**sampling.given()), overflow=overflow, arguments=ask.arguments)
+    store = SessionStore(directories().state)
+    talk = Talk(session, desk.terminal, desk, chosen.name.text, store, None)
+    name = _session_name(store, ask)
+    if name is not None and store.exists(name):
+        talk.load(name)
+    if system is not None:
+        session.system = system
+    named = name is not None or desk.reader is not None
+    talk.name = (name or store.fresh_name()) if named and not ask.no_save else None
+    return talk
+
+
+def _session_name(store: SessionStore, ask: Ask) -> str | None:
+    """The session that the options name, saved or not."""
+    if not ask.cont:
+        return ask.session
+    latest = store.latest()
+    if latest is None:
+        raise UsageError("There is no session to go on with.", hint="Begin one with llmrs chat.")
+    return latest.name
+
+
+def _reader(ask: Ask, terminal: Terminal) -> Reader:
+    from llmrs_cli.chat.reader import Reader
+
+    return Reader(_history_file(terminal), vi=ask.vi, colour=terminal.out_colour)
+
+
+def _dress(reader: Reader, talk: Talk) -> None:
+    """Give the input line what it shows of the talk: completions and the toolbar."""
+    from llmrs_cli.chat.complete import TalkCompleter
+    from llmrs_cli.chat.display import toolbar
+
+    reader.dress(TalkCompleter(talk.desk.models, talk.store.names), lambda: toolbar(talk))
+
+
+def _system_prompt(ask: Ask) -> str | None:
+    from llmrs_cli.chat.source import read_file
+
+    return ask.system if ask.system_file is None else read_file(ask.system_file)
+
+
+def _history_file(terminal: Terminal) -> Path | None:
+    """Where typed lines are kept; None if there is no place for them."""
+    from llmrs_cli.config import directories, private_directory
+
+    try:
+        return private_directory(directories().state) / "history"
+    except UsageError as error:
+        terminal.notice(f"{error.message} Typed lines are not kept.")
+        return None

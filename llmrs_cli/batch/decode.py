@@ -18,12 +18,7 @@ MAX_DEPTH = 200
 
 def decode(line: Line) -> dict[str, Any]:
     """The line's JSON object. Raises RequestError."""
-    if line.data is None:
-        raise RequestError(f"The line is longer than {MAX_LINE >> 20} MiB.", code="line_too_long")
-    try:
-        text = line.data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"The line is not UTF-8 at byte {error.start}.", code="invalid_utf8") from None
+    text = text_of(line)
     try:
         record = json.loads(
             text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_no_repeats
@@ -41,6 +36,16 @@ def decode(line: Line) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise RequestError("The line is JSON but not an object.", code="invalid_json")
     return record
+
+
+def text_of(line: Line) -> str:
+    """The line as text. Raises RequestError."""
+    if line.data is None:
+        raise RequestError(f"The line is longer than {MAX_LINE >> 20} MiB.", code="line_too_long")
+    try:
+        return line.data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"The line is not UTF-8 at byte {error.start}.", code="invalid_utf8") from None
 
 
 class _BadJson(ValueError):

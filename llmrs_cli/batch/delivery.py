@@ -10,6 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+Write = Callable[[str], None]
+"""Takes an output line, without its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -53,12 +56,12 @@ class Delivery(Protocol):
 class StreamDelivery:
     """Lines into a stream, in input order or as they come."""
 
-    def __init__(self, write: Callable[[str], None], *, in_order: bool = True) -> None:
-        """`write` takes a line without its end."""
-        self._write = write
+    def __init__(self, write: Write, *, in_order: bool = True, write_failed: Write | None = None) -> None:
+        """`write` takes a line without its end, `write_failed` those of rows that failed."""
+        self._write, self._write_failed = write, write_failed or write
         self._in_order = in_order
         self._next = 0
-        self._waiting: dict[int, str] = {}
+        self._waiting: dict[int, Record] = {}
         self._bytes = 0
 
     @property
@@ -74,14 +77,14 @@ class StreamDelivery:
 
     def put(self, record: Record) -> None:
         if not self._in_order:
-            self._emit(record.line)
+            self._emit(record)
             return
-        self._waiting[record.number] = record.line
+        self._waiting[record.number] = record
         self._bytes += len(record.line)
-        while (line := self._waiting.pop(self._next, None)) is not None:
+        while (following := self._waiting.pop(self._next, None)) is not None:
             self._next += 1
-            self._bytes -= len(line)
-            self._emit(line)
+            self._bytes -= len(following.line)
+            self._emit(following)
 
     def until_sync(self) -> float | None:
         return None
@@ -95,9 +98,9 @@ class StreamDelivery:
             self._emit(self._waiting.pop(number))
         self._bytes = 0
 
-    def _emit(self, line: str) -> None:
+    def _emit(self, record: Record) -> None:
         try:
-            self._write(line)
+            (self._write_failed if record.failed else self._write)(record.line)
         except BaseException:
             self._waiting.clear()  # what failed once is not tried again
             raise

@@ -17,7 +17,7 @@ MAX_LINE = 16 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line that is not blank."""
+    """One line."""
 
     number: int
     """Counts from 1; blank lines count."""
@@ -25,8 +25,8 @@ class Line:
     """Without its end; None if it is longer than the limit."""
 
 
-def read_lines(stream: BinaryIO, limit: int = MAX_LINE) -> Iterator[Line]:
-    """The lines of `stream` that are not blank; holds at most one line of `limit` bytes in memory."""
+def read_lines(stream: BinaryIO, limit: int = MAX_LINE, *, blank: bool = False) -> Iterator[Line]:
+    """The lines of `stream`, with `blank` also those that are; at most one of `limit` bytes is in memory."""
     number = 0
     while data := stream.readline(limit + 2):
         number += 1
@@ -38,7 +38,7 @@ def read_lines(stream: BinaryIO, limit: int = MAX_LINE) -> Iterator[Line]:
             if not whole:
                 _skip_line(stream)
             yield Line(number, None)
-        elif data.strip(b" \t\r"):
+        elif blank or data.strip(b" \t\r"):
             yield Line(number, data)
 
 

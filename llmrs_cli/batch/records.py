@@ -7,12 +7,13 @@ Four kinds, told apart by their keys: an OpenAI request (`body`, `url`), `messag
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
+from llmrs_cli.batch.columns import Template
 from llmrs_cli.batch.decode import decode
 from llmrs_cli.batch.fields import IGNORED, OPTIONS, nearest_option, read_options, refuse
 from llmrs_cli.batch.lines import Line
@@ -44,6 +45,8 @@ class Ask:
     text: str | None = None
     """Taken as it stands, without a chat template."""
     token_ids: tuple[int, ...] | None = None
+    is_prompt: bool = False
+    """The messages stem from a `prompt`."""
     plain: bool = False
     """The messages stem from a bare prompt: a model without a template takes its text as it stands."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -72,34 +75,90 @@ class Row:
     """Equal for equal lines."""
 
 
+class Kind(StrEnum):
+    """What every line of an input has to be; AUTO: each what its keys say."""
+
+    AUTO = "auto"
+    OPENAI = "openai"
+    MESSAGES = "messages"
+    PROMPT = "prompt"
+
+
+Parse = Callable[[Line], dict[str, Any]]
+"""What stands in a line. Raises RequestError."""
+
+
 class RowReader:
     """Reads lines into rows; remembers ids, and the kind of the last good row for lines that have none."""
 
-    def __init__(self) -> None:
-        self._shape = Shape.FLAT
+    def __init__(
+        self,
+        kind: Kind = Kind.AUTO,
+        *,
+        template: Template | None = None,
+        is_table: bool = False,
+        id_field: str | None = None,
+    ) -> None:
+        """`template`: makes the prompt of a record's other fields. `is_table`: all fields are text, and none
+        is an option. `id_field`: the field that is a row's id."""
+        self._kind, self._template, self._is_table = kind, template, is_table
+        self._id_field = id_field
+        self._shape = Shape.CHAT if kind is Kind.OPENAI else Shape.FLAT
         self._count = 0
         self._seen: set[bytes] = set()
 
-    def read(self, line: Line) -> Row:
+    def read(self, line: Line, parse: Parse = decode) -> Row:
         """The row of one line; whatever is wrong with it is in `ask`."""
         index, self._count = self._count, self._count + 1
         data = line.data or b""
         size, digest = len(data), blake2b(data, digest_size=8).hexdigest()
         ids: dict[str, Any] = {}
         extras: dict[str, Any] = {}
+        ask: Ask | RequestError
         try:
-            record = decode(line)
-            self._shape = _shape(record, self._shape)
+            record = parse(line)
+            self._shape = self._shape_of(record)
             _read_ids(record, ids)
-            if self._shape is Shape.FLAT:
-                extras |= {key: record[key] for key in record if key not in _FLAT_FIELDS | OPTIONS.keys()}
-                ask = _flat_ask(record, extras)
-            else:
-                ask = _request_ask(record)
+            if self._id_field is not None and record.get(self._id_field) is not None:
+                _read_ids({"id": record[self._id_field]}, ids)
+            ask = self._ask(record, extras)
             self._remember(ids)
         except RequestError as error:
-            return Row(index, line.number, self._shape, ids, extras, error, size, digest)
+            ask = error
         return Row(index, line.number, self._shape, ids, extras, ask, size, digest)
+
+    def _shape_of(self, record: Mapping[str, Any]) -> Shape:
+        if self._template is not None:
+            return Shape.FLAT
+        if self._kind is Kind.AUTO:
+            return _shape(record, self._shape)
+        if self._kind is Kind.OPENAI:
+            return Shape.COMPLETION if record.get("url") == "/v1/completions" else Shape.CHAT
+        return Shape.FLAT
+
+    def _ask(self, record: Mapping[str, Any], extras: dict[str, Any]) -> Ask:
+        """What the record asks; puts into `extras` what is to be copied."""
+        if self._shape is not Shape.FLAT:
+            return _request_ask(record)
+        if self._is_table:
+            extras |= {key: value for key, value in record.items() if key not in ID_FIELDS}
+        else:
+            own = OPTIONS.keys() | (frozenset(ID_FIELDS) if self._template else _FLAT_FIELDS)
+            extras |= {key: record[key] for key in record if key not in own}
+        if self._template is None:
+            ask = _flat_ask(record, extras)
+            self._require_kind(ask)
+            return ask
+        prompt = self._template.fill(record)
+        options = {} if self._is_table else _options(record, extras, self._template)
+        return Ask(messages=[{"role": "user", "content": prompt}], plain=True, options=options)
+
+    def _require_kind(self, ask: Ask) -> None:
+        wanted = self._kind
+        if wanted is Kind.MESSAGES and (ask.messages is None or ask.is_prompt):
+            raise RequestError("The row has no 'messages'.", code="no_prompt", param="messages")
+        if wanted is Kind.PROMPT and not (ask.token_ids or ask.is_prompt):
+            raise RequestError("The row has no 'prompt'.", code="no_prompt", param="prompt")
 
     def _remember(self, ids: Mapping[str, Any]) -> None:
         if not ids:
@@ -135,9 +194,7 @@ def _read_ids(record: Mapping[str, Any], ids: dict[str, Any]) -> None:
 
 def _flat_ask(record: Mapping[str, Any], extras: Mapping[str, Any]) -> Ask:
     given = [name for name in PROMPT_FIELDS if record.get(name) is not None]
-    for name in extras:
-        if meant := nearest_option(name, _OPTION_NAMES if given else _OPTION_NAMES.union(PROMPT_FIELDS)):
-            raise _unknown(name, meant)
+    _refuse_near_misses(extras, _OPTION_NAMES if given else _OPTION_NAMES.union(PROMPT_FIELDS))
     if len(given) != 1:
         found = f"The row has {' and '.join(map(repr, given))}" if given else "The row has no prompt"
         raise RequestError(
@@ -150,7 +207,21 @@ def _flat_ask(record: Mapping[str, Any], extras: Mapping[str, Any]) -> Ask:
         return Ask(messages=_messages(record["messages"]), options=options)
     if given == ["prompt_token_ids"]:
         return Ask(token_ids=_token_ids("prompt_token_ids", record["prompt_token_ids"]), options=options)
-    return Ask(messages=_prompt_messages(record), plain="system" not in record, options=options)
+    return Ask(
+        messages=_prompt_messages(record), is_prompt=True, plain="system" not in record, options=options
+    )
+
+
+def _options(record: Mapping[str, Any], extras: Mapping[str, Any], template: Template) -> dict[str, Any]:
+    """What a record whose prompt comes from a template says of generation; its columns are no options."""
+    _refuse_near_misses([name for name in extras if name not in template.columns], _OPTION_NAMES)
+    return read_options({key: value for key, value in record.items() if key not in template.columns})
+
+
+def _refuse_near_misses(names: Iterable[str], known: frozenset[str]) -> None:
+    for name in names:
+        if meant := nearest_option(name, known):
+            raise _unknown(name, meant)
 
 
 def _prompt_messages(record: Mapping[str, Any]) -> list[Message]:

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from hashlib import blake2b
 from typing import Any
 
@@ -22,6 +23,8 @@ OUR_KEYS = frozenset(
 """Keys of a flat output line; a row's own key of that name gives way."""
 
 _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_PLAIN = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t", "\v": r"\x0b", "\f": r"\x0c"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,15 @@ class Answer:
 Outcome = Answer | LlmrsError
 
 
+class Form(StrEnum):
+    """What the user wants lines to be; AUTO: each as its row was asked."""
+
+    AUTO = "auto"
+    OPENAI = "openai"
+    FLAT = "flat"
+    TEXT = "text"
+
+
 @dataclass(frozen=True, slots=True)
 class Writer:
     """How lines are written in one run."""
@@ -69,10 +81,20 @@ class Writer:
     created: int
     """Unix time of the run, in seconds."""
     token_ids: bool = False
+    form: Form = Form.AUTO
+
+    def shape_of(self, row: Row) -> Shape:
+        """The shape in which a row's answer is written."""
+        if self.form is Form.OPENAI and row.shape is Shape.FLAT:
+            return Shape.CHAT
+        return row.shape if self.form in (Form.AUTO, Form.OPENAI) else Shape.FLAT
 
     def line(self, row: Row, outcome: Outcome) -> str:
         """The output line of a row, without its end."""
-        return encode(self._flat(row, outcome) if row.shape is Shape.FLAT else self._response(row, outcome))
+        if self.form is Form.TEXT:
+            return plain_line(outcome)
+        flat = self.shape_of(row) is Shape.FLAT
+        return encode(self._flat(row, outcome) if flat else self._response(row, outcome))
 
     def _flat(self, row: Row, outcome: Outcome) -> dict[str, Any]:
         extras = {key: value for key, value in row.extras.items() if key not in OUR_KEYS}
@@ -108,13 +130,16 @@ class Writer:
             error, status, body = None, 200, self._completion(row, outcome, number)
         response = {"status_code": status, "request_id": f"req_{number}", "body": body}
         custom_id = row.ids.get("custom_id")
+        if row.shape is Shape.FLAT and not isinstance(custom_id, str):
+            custom_id = str(row.ids.get("id", f"row-{row.index}") if custom_id is None else custom_id)
         return {"id": f"batch_req_{number}", "custom_id": custom_id, "response": response, "error": error}
 
     def _completion(self, row: Row, answer: Answer, number: str) -> dict[str, Any]:
-        chat = row.shape is Shape.CHAT
+        shape = self.shape_of(row)
+        chat = shape is Shape.CHAT
         return {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{number}",
-            "object": row.shape.value,
+            "object": shape.value,
             "created": self.created,
             "model": self.model,
             "choices": [self._choice(i, choice, chat) for i, choice in enumerate(answer.choices)],
@@ -133,13 +158,26 @@ class Writer:
         }
 
 
+def plain_line(outcome: Outcome) -> str:
+    r"""The answer alone, on one line: `\\n`, `\\r`, `\\t` and `\\\\` stand for what would break it; several
+    answers are parted by tabs. A row that failed is an empty line."""
+    if isinstance(outcome, LlmrsError):
+        return ""
+    texts = (choice.text.translate(_PLAIN) for choice in outcome.choices)
+    return _UNSAFE.sub(_escaped, "\t".join(texts))
+
+
 def encode(record: Mapping[str, Any]) -> str:
     """JSON on one line, also for readers that split at U+2028, U+0085 and their like.
 
     Text stays readable; controls, separators, bidirectional marks and lone surrogates are escaped.
     """
     text = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSAFE.sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return f"\\u{ord(match[0]):04x}"
 
 
 def _error(row: Row, error: LlmrsError) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class Run:
         rows that fail end the run."""
         self.counts = Counts()
         """Rows that were done by this run."""
+        self.read = 0
+        """Rows that were read, those of earlier runs included."""
         self._engine, self._job, self._delivery = engine, job, delivery
         self._prompter = Prompter(engine, job.system)
         self._limit, self._window = in_flight, window
@@ -73,11 +75,17 @@ class Run:
         self._stopping = False
         self._failure: BaseException | None = None
 
-    def run(self, rows: Iterable[Row], report: Callable[[Counts], None] | None = None) -> Counts:
-        """Answer every row. A record is delivered as soon as it is there, also while reading waits for
-        input; `report` hears of it, in the second thread.
+    def run(
+        self,
+        rows: Iterable[tuple[int, Row]],
+        report: Callable[[Counts], None] | None = None,
+        stopping: Callable[[int], None] | None = None,
+    ) -> Counts:
+        """Answer every row; they are numbered from 0. A record is delivered as soon as it is there, also
+        while reading waits for input; `report` hears of it, in the second thread.
 
-        An interrupt ends reading; rows in flight are given `GRACE` to finish, or until the next interrupt.
+        An interrupt ends reading; rows in flight, whose number `stopping` hears, are given `GRACE` to
+        finish, or until the next interrupt.
         """
         thread = threading.Thread(
             target=self._consume, args=(report or (lambda counts: None),), name="batch-rows", daemon=True
@@ -87,7 +95,7 @@ class Run:
             unread = self._feed(rows)
             self._wait_until(lambda: self._open == 0)
         except BaseException:
-            self._drain()
+            self._drain(stopping or (lambda count: None))
             raise
         finally:
             self._arrived.put(None)
@@ -98,9 +106,9 @@ class Run:
 
     # -- in the caller's thread -----------------------------------------------------------------------
 
-    def _feed(self, rows: Iterable[Row]) -> LlmrsError | None:
+    def _feed(self, rows: Iterable[tuple[int, Row]]) -> LlmrsError | None:
         """Read everything; what is wrong with the input is returned, for when all that was read is done."""
-        numbered = enumerate(rows)
+        numbered = iter(rows)
         while True:
             self._wait_until(lambda: self._has_room)
             try:
@@ -109,6 +117,7 @@ class Run:
                 return error
             if not group:
                 return None
+            self.read += len(group)
             self._admit(
                 [Work(number, row) for number, row in group if not self._delivery.has(number, row.digest)]
             )
@@ -156,11 +165,13 @@ class Run:
                 self._twins.begin(key, work)
             self._pool.add(work.number, prompt, work)
 
-    def _drain(self) -> None:
+    def _drain(self, stopping: Callable[[int], None]) -> None:
         """Start nothing more; wait for what runs, then end it."""
         with self._changed:
             self._stopping = True
             try:
+                if self._flying and self._failure is None:
+                    stopping(len(self._flying))
                 self._changed.wait_for(lambda: self._failure is not None or not self._flying, GRACE)
             finally:
                 for work in self._flying:
@@ -247,7 +258,7 @@ class Run:
 
     def _put(self, one: Work, first: Work) -> None:
         """Deliver the row of `one`; the answer is that of `first`."""
-        outcome = first.outcome_for(one.row.shape)
+        outcome = first.outcome_for(self._job.writer.shape_of(one.row))
         record = record_of(one, outcome, self._job.writer.line(one.row, outcome))
         self._delivery.put(record)
         self.counts = self.counts.plus(record, merged=one.merged or one is not first)

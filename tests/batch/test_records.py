@@ -53,7 +53,7 @@ def request(**changes: Any) -> dict[str, Any]:
 
 def test_a_prompt_is_a_user_message() -> None:
     row = read({"prompt": "Hi"})
-    assert row.ask == Ask(messages=[{"role": "user", "content": "Hi"}], plain=True)
+    assert row.ask == Ask(messages=[{"role": "user", "content": "Hi"}], is_prompt=True, plain=True)
     assert row.shape is Shape.FLAT
 
 

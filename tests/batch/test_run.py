@@ -115,7 +115,7 @@ def test_output_is_in_input_order_whatever_finishes_first(gate: Gate) -> None:
         assert lines == [], "the first row is not ready"
         gate.open()
 
-    counts = run.run(rows())
+    counts = run.run(enumerate(rows()))
     assert indices(lines) == [0, 1, 2, 3, 4, 5]
     assert counts == Counts(rows=6, failed=0, prompt_tokens=6, completion_tokens=6)
 
@@ -129,7 +129,7 @@ def test_a_line_is_written_while_reading_waits_for_the_next(gate: Gate) -> None:
             yield row(i)
             wait_for(lambda count=i: len(lines) > count)  # type: ignore[misc]
 
-    assert make_run(gate, lines).run(rows()).rows == 3
+    assert make_run(gate, lines).run(enumerate(rows())).rows == 3
 
 
 @pytest.mark.parametrize("window", [3, 1])
@@ -144,7 +144,7 @@ def test_reading_stops_at_the_window(gate: Gate, window: int) -> None:
                 threading.Timer(0.05, gate.open).start()  # nothing moves before
             yield row(i, HELD if i == 0 else 9)
 
-    make_run(gate, lines, window=window).run(rows())
+    make_run(gate, lines, window=window).run(enumerate(rows()))
     assert indices(lines) == list(range(20))
     assert max(ahead) <= window
 
@@ -159,14 +159,16 @@ def test_reading_stops_at_many_bytes(gate: Gate, monkeypatch: pytest.MonkeyPatch
             ahead.append(i - len(lines))
             yield row(i)
 
-    make_run(gate, lines).run(rows())
+    make_run(gate, lines).run(enumerate(rows()))
     assert indices(lines) == list(range(10))
     assert max(ahead) <= 3
 
 
 def test_rows_that_fail_are_lines_and_counted(gate: Gate) -> None:
     lines: list[str] = []
-    counts = make_run(gate, lines).run([row(0), bad_row(1), row(2, NAN), row(3, temperature=9.0), row(4)])
+    counts = make_run(gate, lines).run(
+        enumerate([row(0), bad_row(1), row(2, NAN), row(3, temperature=9.0), row(4)])
+    )
     assert (counts.rows, counts.failed) == (5, 3)
     codes = [(json.loads(line)["error"] or {}).get("code") for line in lines]
     assert codes == [None, "invalid_json", "engine_error", "invalid_request", None]
@@ -183,7 +185,7 @@ def test_a_broken_engine_ends_the_run_with_what_was_finished(gate: Gate) -> None
         yield row(2)
 
     with pytest.raises(EngineFault):
-        make_run(gate, lines).run(rows())
+        make_run(gate, lines).run(enumerate(rows()))
     assert indices(lines) == [0]
 
 
@@ -201,7 +203,7 @@ def test_an_interrupt_lets_rows_in_flight_finish_and_starts_no_other(gate: Gate)
 
     run = make_run(gate, lines, in_flight=2)
     with pytest.raises(KeyboardInterrupt):
-        run.run(rows())
+        run.run(enumerate(rows()))
     assert indices(lines) == [0, 1, 2]
     assert (len(gate.requests), run.counts.rows) == (3, 3)
 
@@ -222,7 +224,7 @@ def test_rows_that_do_not_finish_in_time_are_ended_and_leave_no_line(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run.run(rows())
+        run.run(enumerate(rows()))
     assert indices(lines) == [0]
     delivery.flush()
     assert indices(lines) == [0, 2], "what was computed is not lost"
@@ -239,7 +241,7 @@ def test_an_output_that_cannot_be_written_is_not_written_again(gate: Gate) -> No
 
     delivery = StreamDelivery(full)
     with pytest.raises(OSError):
-        make_run(gate, delivery).run(row(i) for i in range(5))
+        make_run(gate, delivery).run(enumerate(row(i) for i in range(5)))
     delivery.flush()
     assert len(lines) == 1
 
@@ -252,14 +254,14 @@ def test_an_input_that_breaks_off_is_an_error_after_what_was_read(gate: Gate) ->
         raise LlmrsError("The input is cut off.")
 
     with pytest.raises(LlmrsError, match="cut off"):
-        make_run(gate, lines).run(rows())
+        make_run(gate, lines).run(enumerate(rows()))
     assert indices(lines) == [0, 1, 2]
 
 
 def test_too_many_failures_end_a_run(gate: Gate) -> None:
     lines: list[str] = []
     with pytest.raises(RowsFailedError, match="More than 2"):
-        make_run(gate, lines, max_failed=2).run(bad_row(i) for i in range(50))
+        make_run(gate, lines, max_failed=2).run(enumerate(bad_row(i) for i in range(50)))
     assert len(lines) == 3
 
 
@@ -272,7 +274,7 @@ def test_rows_may_be_delivered_as_they_finish(gate: Gate) -> None:
         wait_for(lambda: indices(lines) == [1])
         gate.open()
 
-    make_run(gate, StreamDelivery(lines.append, in_order=False)).run(rows())
+    make_run(gate, StreamDelivery(lines.append, in_order=False)).run(enumerate(rows()))
     assert indices(lines) == [1, 0]
 
 
@@ -288,7 +290,7 @@ def test_equal_greedy_rows_are_computed_once(gate: Gate) -> None:
         wait_for(lambda: len(lines) == 3)
         yield row(3, HELD, temperature=0.0)
 
-    counts = make_run(gate, lines).run(rows())
+    counts = make_run(gate, lines).run(enumerate(rows()))
     assert (counts.rows, counts.merged, len(gate.requests)) == (4, 3, 1)
     assert indices(lines) == [0, 1, 2, 3]
     assert len({json.dumps(json.loads(line)["usage"]) for line in lines}) == 1
@@ -309,13 +311,13 @@ def test_rows_are_merged_only_where_nothing_is_left_to_chance(
     gate: Gate, first: dict[str, Any], second: dict[str, Any], computed: int
 ) -> None:
     lines: list[str] = []
-    make_run(gate, lines).run([row(0, **first), row(1, **second)])
+    make_run(gate, lines).run(enumerate([row(0, **first), row(1, **second)]))
     assert (indices(lines), len(gate.requests)) == ([0, 1], computed)
 
 
 def test_twins_of_a_row_that_fails_fail_too(gate: Gate) -> None:
     lines: list[str] = []
-    counts = make_run(gate, lines).run([row(i, NAN, temperature=0.0) for i in range(3)])
+    counts = make_run(gate, lines).run(enumerate([row(i, NAN, temperature=0.0) for i in range(3)]))
     assert (counts.failed, len(lines)) == (3, 3)
 
 
@@ -330,12 +332,12 @@ def test_many_choices_take_as_many_places(gate: Gate) -> None:
         wait_for(lambda: len(gate.requests) == 8)
         gate.open()
 
-    assert run.run(rows()).rows == 4
+    assert run.run(enumerate(rows())).rows == 4
     assert all(len(json.loads(line)["finish_reasons"]) == 2 for line in lines)
 
 
 def test_every_row_has_a_seed_of_its_own_unless_it_brings_one(gate: Gate) -> None:
-    make_run(gate, []).run([row(0), row(1), row(2, 9, seed=3)])
+    make_run(gate, []).run(enumerate([row(0), row(1), row(2, 9, seed=3)]))
     seeds = [request.params.seed for request in gate.requests]
     assert seeds == [row_seed(5, 0), row_seed(5, 1), 3]
     assert seeds[0] != seeds[1]
@@ -344,14 +346,14 @@ def test_every_row_has_a_seed_of_its_own_unless_it_brings_one(gate: Gate) -> Non
 
 def test_arguments_of_the_template_are_no_sampling_options(gate: Gate) -> None:
     lines: list[str] = []
-    counts = make_run(gate, lines).run([row(0, chat_template_kwargs={"enable_thinking": False})])
+    counts = make_run(gate, lines).run(enumerate([row(0, chat_template_kwargs={"enable_thinking": False})]))
     assert counts.failed == 0
 
 
 def test_without_a_tokenizer_text_is_an_error_row(gate: Gate) -> None:
     lines: list[str] = []
     asks = [Ask(text="x"), Ask(messages=[{"role": "user", "content": "x"}], plain=True)]
-    make_run(gate, lines).run(Row(i, i, Shape.FLAT, {}, {}, ask) for i, ask in enumerate(asks))
+    make_run(gate, lines).run(enumerate(Row(i, i, Shape.FLAT, {}, {}, ask) for i, ask in enumerate(asks)))
     assert all("tokenizer" in json.loads(line)["error"]["message"] for line in lines)
 
 
@@ -359,4 +361,4 @@ def test_any_error_of_ours_is_one_row(gate: Gate, monkeypatch: pytest.MonkeyPatc
     lines: list[str] = []
     run = make_run(gate, lines)
     monkeypatch.setattr(run._engine, "start", lambda *a, **k: (_ for _ in ()).throw(LlmrsError("Odd.")))
-    assert run.run([row(0)]).failed == 1
+    assert run.run(enumerate([row(0)])).failed == 1

@@ -14,11 +14,15 @@ from llmrs_cli.engine.arrays import Draws, Floats, RowSampling
 from llmrs_cli.engine.backends import reference_random, reference_sampling
 from llmrs_cli.engine.backends.cpu_sampling import draw_rows, score_rows
 from llmrs_cli.kernels.simd import noise, program
+from llmrs_cli.kernels.simd.crew import Crew
 from tests.helpers.steps import greedy, tokens
 from tests.helpers.tolerances import assert_close
 
 CONTEXT = 24
 """Tokens that each row of these tests holds."""
+
+
+BOARD = Crew(2, None).board
 
 
 def loops() -> program.Program:
@@ -76,7 +80,7 @@ def both(
     """What the compiled sampler draws, and what the definition says."""
     count = len(state)
     lengths = np.full(count, CONTEXT, np.int32)
-    got = draw_rows(logits, state, np.arange(count, dtype=np.int32), lengths, held, mask, loops(), threads=2)
+    got = draw_rows(logits, state, np.arange(count, dtype=np.int32), lengths, held, mask, loops(), BOARD)
     return got, reference_sampling.draw_rows(logits, state, [row[:CONTEXT] for row in held], mask)
 
 
@@ -125,7 +129,7 @@ def test_a_row_draws_the_same_alone_and_in_company() -> None:
 
 def test_log_probabilities_come_with_the_best_alternatives_lower_ids_first() -> None:
     logits = np.array([[1.0, 3.0, 3.0, -np.inf, 2.0, 3.0]], np.float32)
-    scored = score_rows(logits, tokens(4), 4, loops(), threads=1)
+    scored = score_rows(logits, tokens(4), 4, loops(), BOARD)
     wanted = reference_sampling.score(logits, tokens(4), 4)
     assert scored.top_ids.tolist() == [[1, 2, 5, 4]]
     assert_close("score", "cpu", scored.logprobs, wanted.logprobs)

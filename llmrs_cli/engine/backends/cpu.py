@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, Floats, StepArrays
@@ -23,6 +22,7 @@ from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels.simd import attention, linear, program
+from llmrs_cli.kernels.simd.crew import Crew, usable_threads
 from llmrs_cli.kernels.simd.layout import LANES, Arena
 
 NO_NORM = np.empty(0, np.float32)
@@ -44,12 +44,14 @@ class CpuBackend(Backend):
     name = "cpu"
     block_size = attention.BLOCK
 
-    def __init__(self, cache: Path | None = None) -> None:
-        """`cache`: folder for compiled loops, the user's own by default."""
+    def __init__(self, cache: Path | None = None, threads: int | None = None) -> None:
+        """`cache`: folder for compiled loops, the user's own by default; `threads`: one per core by default."""
         self._loops = program.load(program.default_cache() if cache is None else cache)
         self.notice = self._loops.notice
         """Why compiled loops are not kept, or None."""
-        self.threads = numba.get_num_threads()
+        self.threads = usable_threads() if threads is None else threads
+        self._crew = Crew(self.threads, self._loops.help_out)
+        self._board = self._crew.board
         self._arena = Arena()
 
     # -- loading ------------------------------------------------------------------------------------
@@ -106,6 +108,7 @@ class CpuBackend(Backend):
         assert isinstance(kv, CpuKv)
         out = np.empty((len(q), geometry.heads * geometry.head_dim), np.float32)
         self._loops.attend(
+            self._board,
             np.ascontiguousarray(q),
             kv.pool,
             kv.place,
@@ -115,7 +118,6 @@ class CpuBackend(Backend):
             geometry.scale,
             geometry.window or 0,
             out,
-            self.threads,
         )
         return out
 
@@ -135,8 +137,12 @@ class CpuBackend(Backend):
     def take_rows(self, x: Array, rows: Array) -> Array:
         return x[rows]
 
+    def close(self) -> None:
+        self._crew.close()
+
     def embed_ids(self, table: Linear, ids: Array) -> Array:
         assert isinstance(table, CpuLinear)
+        self._crew.wake()  # a step begins
         out = np.empty((len(ids), table.shape[1]), np.float32)
         self._loops.embed(table.stream, table.order, ids, out)
         return out
@@ -151,6 +157,7 @@ class CpuBackend(Backend):
         qkv = self._product(hidden.residual, layer_weights.attention_norm, geometry.eps, layer_weights.qkv)
         q = np.empty((len(qkv), geometry.heads, geometry.head_dim), np.float32)
         self._loops.finish_qkv(
+            self._board,
             qkv,
             step.positions,
             step.slots,
@@ -161,7 +168,6 @@ class CpuBackend(Backend):
             kv.pool,
             kv.place,
             q,
-            self.threads,
         )
         return q
 
@@ -191,6 +197,7 @@ class CpuBackend(Backend):
         self, x: Floats, norm: Vector, eps: float, weight: CpuLinear, mode: int, out: Floats
     ) -> None:
         self._loops.linear(
+            self._board,
             x,
             norm,
             eps,
@@ -200,7 +207,6 @@ class CpuBackend(Backend):
             weight.order,
             mode,
             out,
-            self.threads,
         )
 
     # -- choosing tokens ------------------------------------------------------------------------------
@@ -209,12 +215,12 @@ class CpuBackend(Backend):
         assert isinstance(rows, HostRows)
         chosen, lengths = step.sample_rows, step.positions[step.sample_tokens] + 1
         states = [rows.sampling[int(row)] for row in chosen]
-        draws = draw_rows(logits, states, chosen, lengths, rows.tokens, mask, self._loops, self.threads)
+        draws = draw_rows(logits, states, chosen, lengths, rows.tokens, mask, self._loops, self._board)
         rows.append(chosen, lengths, draws.ids)
         return draws
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Draws:
-        return score_rows(logits, targets, alternatives, self._loops, self.threads)
+        return score_rows(logits, targets, alternatives, self._loops, self._board)
 
     def fetch(self, drawn: Any) -> Draws:
         assert isinstance(drawn, Draws)

@@ -22,7 +22,7 @@ def draw_rows(
     tokens: Ints,
     mask: NDArray[np.uint32] | None,
     loops: Program,
-    threads: int,
+    board: NDArray[np.int64],
 ) -> Draws:
     """One token per row of (R, V) logits; row r is row rows[r] of `tokens` and holds lengths[r] of them."""
     bans = [
@@ -31,6 +31,7 @@ def draw_rows(
     ]
     ids, failed = np.empty(len(states), np.int32), np.empty(len(states), np.bool_)
     loops.draw(
+        board,
         logits,
         tokens,
         np.array([_shares(state) for state in states], np.float32).reshape(-1, 6),
@@ -44,20 +45,21 @@ def draw_rows(
         NO_MASK if mask is None else np.ascontiguousarray(mask, np.uint32),
         ids,
         failed,
-        threads,
     )
     asked = max((state.logprobs for state in states), default=-1)
-    return _unscored(ids, failed) if asked < 0 else _scored(logits, ids, failed, asked, loops, threads)
+    return _unscored(ids, failed) if asked < 0 else _scored(logits, ids, failed, asked, loops, board)
 
 
-def score_rows(logits: Floats, targets: Ints, alternatives: int, loops: Program, threads: int) -> Draws:
+def score_rows(
+    logits: Floats, targets: Ints, alternatives: int, loops: Program, board: NDArray[np.int64]
+) -> Draws:
     """Log-softmax of (P, V) logits at `targets` (P,), with the best `alternatives` (at most V)."""
     count = len(targets)
     shape = count, min(alternatives, logits.shape[1])
     logprobs, failed = np.empty(count, np.float32), np.empty(count, np.bool_)
     top_ids, top_logprobs = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     targets = np.ascontiguousarray(targets, np.int32)
-    loops.score(logits, targets, logprobs, failed, top_ids, top_logprobs, threads)
+    loops.score(board, logits, targets, logprobs, failed, top_ids, top_logprobs)
     return Draws(targets, failed, logprobs, top_ids, top_logprobs)
 
 
@@ -67,11 +69,11 @@ def _unscored(ids: Ints, failed: NDArray[np.bool_]) -> Draws:
 
 
 def _scored(
-    logits: Floats, ids: Ints, failed: NDArray[np.bool_], asked: int, loops: Program, threads: int
+    logits: Floats, ids: Ints, failed: NDArray[np.bool_], asked: int, loops: Program, board: NDArray[np.int64]
 ) -> Draws:
     """With log-probabilities; a failed row's are those of equal logits, and its own is 0."""
     sound = np.where(failed[:, None], np.float32(0), logits) if failed.any() else logits
-    scored = score_rows(sound, ids, asked, loops, threads)
+    scored = score_rows(sound, ids, asked, loops, board)
     return Draws(
         ids, failed, np.where(failed, np.float32(0), scored.logprobs), scored.top_ids, scored.top_logprobs
     )

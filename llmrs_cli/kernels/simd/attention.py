@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from llmrs_cli.kernels.simd.atomics import call_at, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
+from llmrs_cli.kernels.simd.crew import THREADS, share_out
 from llmrs_cli.kernels.simd.elementwise import copy_row, exp_lanes
-from llmrs_cli.kernels.simd.fork import call_at, fork, package
 from llmrs_cli.kernels.simd.kinds import (
     COUNTS,
     HEADS,
@@ -263,16 +264,16 @@ def row_target(start, row, group, kv_head, heads):
 pack, unpack = package(HEADS, VALUES, PLACE, INDICES, INDICES, TABLE, SINGLE, INT, COUNTS, PARTS, ROWS)
 
 
-def attend_share(thread, threads, arguments):
-    """Every `threads`-th task from number `thread` on: a tile of rows, a key head and a piece of the keys."""
-    q, pool, place, query_start, context_lens, tables, scale, window, work, parts, out = unpack(arguments)
+def attend_share(part, parts, arguments):
+    """Every `parts`-th task from number `part` on: a tile of rows, a key head and a piece of the keys."""
+    q, pool, place, query_start, context_lens, tables, scale, window, work, partial, out = unpack(arguments)
     _, _, kv_heads, depth, width = place
-    heads, pieces = q.shape[1], parts.shape[2]
+    heads, pieces = q.shape[1], partial.shape[2]
     group = heads // kv_heads
     queries, mixed = np.empty(MANY * width, np.float32), np.empty(MANY * width, np.float32)
     scores, limits = np.empty(MANY * CHUNK, np.float32), np.empty((MANY, 2), np.int64)
     peaks, sums = np.empty(MANY, np.float32), np.empty(MANY, np.float32)
-    for task in range(thread, len(work) * kv_heads * pieces, threads):
+    for task in range(part, len(work) * kv_heads * pieces, parts):
         piece, tile, kv_head = task % pieces, task // pieces // kv_heads, task // pieces % kv_heads
         s, row = work[tile, 0], work[tile, 1]
         start, count = query_start[s], query_start[s + 1] - query_start[s]
@@ -302,7 +303,7 @@ def attend_share(thread, threads, arguments):
                 target = row_target(start, row + r, group, kv_head, heads)
                 write_row(mixed, r, width, depth, sums[r], out, target * depth)
             else:
-                here = parts[tile * kv_heads + kv_head, r, piece]
+                here = partial[tile * kv_heads + kv_head, r, piece]
                 here[0], here[1] = peaks[r], sums[r]
                 here[2:] = mixed[r * width : (r + 1) * width]
 
@@ -333,7 +334,7 @@ def count_pieces(tasks, longest, threads):
 
 
 @entry
-def attend(share, q, pool, place, query_start, context_lens, tables, scale, window, out, threads):
+def attend(share, board, q, pool, place, query_start, context_lens, tables, scale, window, out):
     """out = softmax(scale · q · keysᵀ) · values over each sequence's visible keys.
 
     q: (T, Hq, D) f32; query_start: (S+1,) i32; context_lens: (S,) i32; tables: (S, MB) i32;
@@ -343,12 +344,12 @@ def attend(share, q, pool, place, query_start, context_lens, tables, scale, wind
     heads, factor = q.shape[1], np.float32(scale)
     work = plan_tiles(query_start, heads // kv_heads)
     tasks, longest = len(work) * kv_heads, longest_of(context_lens)
-    pieces = count_pieces(tasks, longest, threads)
+    pieces = count_pieces(tasks, longest, board[THREADS])
     parts = np.empty((tasks if pieces > 1 else 0, MANY, pieces, width + 2), np.float32)
     arguments = pack((q, pool, place, query_start, context_lens, tables, factor, window, work, parts, out))
     if tasks * longest < SERIAL_BELOW:
         call_at(share, 0, 1, arguments)
     else:
-        fork(share, threads, arguments)
+        share_out(board, share, tasks * pieces, arguments)
     if pieces > 1:
         merge_pieces(place, query_start, heads, factor, work, parts, out)

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmrs_cli.kernels.simd.atomics import package
 from llmrs_cli.kernels.simd.compiling import entry, inner
+from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, norm_row, rotate_row
-from llmrs_cli.kernels.simd.fork import call_at, fork, package
 from llmrs_cli.kernels.simd.gemm import PANEL, widen
 from llmrs_cli.kernels.simd.kinds import HEADS, INDICES, PLACE, REAL, ROWS, VALUES
 from llmrs_cli.kernels.simd.lanes import LANES, store_one
 from llmrs_cli.kernels.simd.layout import EIGHT, FOUR
 
-PARALLEL_FROM = 16
-"""Tokens from which a second thread pays."""
+PART_TOKENS = 8
+"""Tokens that are worth a part of their own."""
 
 
 @entry
@@ -112,22 +113,19 @@ def finish_token(t, qkv, positions, slots, tables, norms, eps, pool, place, q):
 pack, unpack = package(ROWS, INDICES, INDICES, ROWS, ROWS, VALUES, VALUES, REAL, VALUES, PLACE, HEADS)
 
 
-def finish_share(thread, threads, arguments):
-    """One thread's share of the tokens."""
+def finish_share(part, parts, arguments):
+    """A part of the tokens."""
     qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q = unpack(arguments)
     tokens = positions.size
-    for t in range(tokens * thread // threads, tokens * (thread + 1) // threads):
+    for t in range(tokens * part // parts, tokens * (part + 1) // parts):
         finish_token(t, qkv, positions, slots, (cosines, sines), (q_norm, k_norm), eps, pool, place, q)
 
 
 @entry
-def finish_qkv(share, qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q, threads):
+def finish_qkv(share, board, qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q):
     """qkv (T, (Hq + 2·Hkv)·D) → q (T, Hq, D), and keys and values in the cache. Norms may be empty.
 
     share: address of `finish_share`.
     """
     arguments = pack((qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q))
-    if positions.size < PARALLEL_FROM:
-        call_at(share, 0, 1, arguments)
-    else:
-        fork(share, threads, arguments)
+    share_out(board, share, max(1, positions.size // PART_TOKENS), arguments)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
+from llmrs_cli.kernels.simd.atomics import package
 from llmrs_cli.kernels.simd.compiling import entry, inner
+from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.dot import ZERO, dot_1, dot_4, dot_8
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, group_sums, norm_row
-from llmrs_cli.kernels.simd.fork import fork, package
 from llmrs_cli.kernels.simd.gemm import BLOCK, PANEL, multiply_panel, widen
 from llmrs_cli.kernels.simd.kinds import BYTES, ORDER, ROWS, TABLE, VALUES
 from llmrs_cli.kernels.simd.lanes import LANES, load, load_first, store_first
@@ -118,12 +119,12 @@ pack_panels, unpack_panels = package(
 )
 
 
-def by_panels(thread, threads, arguments):
-    """One thread's share of the units, for many rows."""
+def by_panels(part, parts, arguments):
+    """A part of the units, for many rows."""
     units, stream, order, bias, tiles, x, tail, rows, mode, product, out = unpack_panels(arguments)
     form, group, width = order[0], order[3], product.shape[1]
     panel = np.empty((max(BLOCK, group) if form in (FOUR, EIGHT) else BLOCK) * PANEL, np.float32)
-    for unit in range(units * thread // threads, units * (thread + 1) // threads):
+    for unit in range(units * part // parts, units * (part + 1) // parts):
         left = unit if mode == GATE else 2 * unit
         right = unit + units if mode == GATE else min(2 * unit + 1, tiles.shape[0] - 1)
         panel_unit(stream, order, bias, tiles, left, right, x, tail, rows, mode, product, width, panel)
@@ -136,11 +137,11 @@ pack_dots, unpack_dots = package(
 )
 
 
-def by_dots(thread, threads, arguments):
-    """One thread's share of the units, for few rows."""
+def by_dots(part, parts, arguments):
+    """A part of the units, for few rows."""
     units, stream, order, bias, tiles, x, sums, rows, mode, product, out = unpack_dots(arguments)
     width = product.shape[1]
-    for unit in range(units * thread // threads, units * (thread + 1) // threads):
+    for unit in range(units * part // parts, units * (part + 1) // parts):
         left = unit if mode == GATE else 2 * unit
         right = unit + units if mode == GATE else min(2 * unit + 1, tiles.shape[0] - 1)
         for tile in range(left, right + 1, max(1, right - left)):
@@ -151,7 +152,7 @@ def by_dots(thread, threads, arguments):
 
 
 @entry
-def linear(dots, panels, x, norm, eps, stream, tiles, bias, order, mode, out, threads):
+def linear(dots, panels, board, x, norm, eps, stream, tiles, bias, order, mode, out):
     """out = (or, with ADD, +=) norm(x) · Wᵀ + bias; with GATE silu of the first half times the second.
 
     x: (M, K) f32; norm: (K,) f32 or empty; stream: bytes of the tiles; tiles: (tiles, 2) first output and
@@ -168,7 +169,7 @@ def linear(dots, panels, x, norm, eps, stream, tiles, bias, order, mode, out, th
         stage(x, 0, norm, eps, staged)
         group_sums(staged, order[3], sums)
         few = pack_dots((units, stream, order, bias, tiles, staged, sums, rows, mode, product, out))
-        fork(dots, threads, few)
+        share_out(board, dots, units, few)
     else:
         whole = rows - rows % GEMM_ROWS
         tail = np.empty((GEMM_ROWS, columns), np.float32)
@@ -178,4 +179,4 @@ def linear(dots, panels, x, norm, eps, stream, tiles, bias, order, mode, out, th
             body = np.empty((whole, columns), np.float32)
             stage(x, 0, norm, eps, body)
         many = pack_panels((units, stream, order, bias, tiles, body, tail, rows, mode, product, out))
-        fork(panels, threads, many)
+        share_out(board, panels, units, many)

@@ -19,8 +19,9 @@ from typing import Any
 
 import numba
 
-from llmrs_cli.kernels.simd import attention, layer, linear, sample
+from llmrs_cli.kernels.simd import attention, crew, layer, linear, sample
 from llmrs_cli.kernels.simd.kinds import (
+    BOARD,
     BYTES,
     COUNTS,
     FLAGS,
@@ -39,14 +40,15 @@ from llmrs_cli.kernels.simd.kinds import (
 from llmrs_cli.kernels.simd.target import cpu_name
 
 config: Any = numba.config
+HELP_OUT: Any = numba.njit(nogil=True, error_model="numpy")(crew.help_out)
 Loop = Callable[..., None]
 
 SIGNATURES: dict[Any, tuple[Any, ...]] = {
-    linear.linear: (INT, INT, ROWS, VALUES, REAL, BYTES, TABLE, VALUES, ORDER, INT, ROWS, INT),
-    attention.attend: (INT, HEADS, VALUES, PLACE, INDICES, INDICES, TABLE, REAL, INT, ROWS, INT),
+    linear.linear: (INT, INT, BOARD, ROWS, VALUES, REAL, BYTES, TABLE, VALUES, ORDER, INT, ROWS),
+    attention.attend: (INT, BOARD, HEADS, VALUES, PLACE, INDICES, INDICES, TABLE, REAL, INT, ROWS),
     layer.finish_qkv: (
-        *(INT, ROWS, INDICES, INDICES, ROWS, ROWS),
-        *(VALUES, VALUES, REAL, VALUES, PLACE, HEADS, INT),
+        *(INT, BOARD, ROWS, INDICES, INDICES, ROWS, ROWS),
+        *(VALUES, VALUES, REAL, VALUES, PLACE, HEADS),
     ),
     layer.embed: (BYTES, ORDER, INDICES, ROWS),
     layer.rms_norm: (ROWS, VALUES, REAL, ROWS),
@@ -54,10 +56,11 @@ SIGNATURES: dict[Any, tuple[Any, ...]] = {
     layer.rotate: (HEADS, INDICES, ROWS, ROWS),
     layer.store_kv: (HEADS, HEADS, VALUES, PLACE, INDICES),
     sample.draw: (
-        *(INT, ROWS, TABLE, ROWS, COUNTS, COUNTS),
-        *(INDICES, VALUES, INDICES, MASK, INDICES, FLAGS, INT),
+        *(INT, BOARD, ROWS, TABLE, ROWS, COUNTS, COUNTS),
+        *(INDICES, VALUES, INDICES, MASK, INDICES, FLAGS),
     ),
-    sample.score: (INT, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS, INT),
+    sample.score: (INT, BOARD, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS),
+    HELP_OUT: (BOARD,),
 }
 
 
@@ -75,6 +78,7 @@ class Program:
     store_kv: Loop
     draw: Loop
     score: Loop
+    help_out: Loop
     notice: str | None
     """Why machine code is not kept, in one sentence, or None if it is."""
     shares: tuple[Any, ...]
@@ -114,6 +118,7 @@ def load(folder: Path | None) -> Program:
         store_kv=layer.store_kv,
         draw=partial(sample.draw, draw),
         score=partial(sample.score, score),
+        help_out=HELP_OUT,
         notice=notice,
         shares=tuple(shares),
     )

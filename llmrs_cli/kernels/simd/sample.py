@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from llmrs_cli.kernels.simd.atomics import package
 from llmrs_cli.kernels.simd.compiling import entry, inner
-from llmrs_cli.kernels.simd.fork import fork, package
+from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.keep import cut
 from llmrs_cli.kernels.simd.kinds import COUNTS, FLAGS, INDICES, MASK, ROWS, TABLE, VALUES
 from llmrs_cli.kernels.simd.lanes import (
@@ -209,8 +210,8 @@ pack_draw, unpack_draw = package(
 )
 
 
-def draw_share(thread, threads, arguments):
-    """Every `threads`-th row from number `thread` on."""
+def draw_share(part, parts, arguments):
+    """Every `parts`-th row from number `part` on."""
     logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed = unpack_draw(
         arguments
     )
@@ -220,7 +221,7 @@ def draw_share(thread, threads, arguments):
     masses, keys = np.empty(whole, np.float32), np.empty(whole, np.int64)
     ids, seen = np.empty(whole, np.int32), np.zeros(vocab, np.int32)
     scratch = (scores, kept, masses, ids, keys, seen)
-    for r in range(thread, rows, threads):
+    for r in range(part, rows, parts):
         bias = bias_ids[starts[0, r] : starts[0, r + 1]], bias_values[starts[0, r] : starts[0, r + 1]]
         bans = ban_ids[starts[1, r] : starts[1, r + 1]]
         known = tokens[counts[r, ROW]]
@@ -229,7 +230,7 @@ def draw_share(thread, threads, arguments):
 
 @entry
 def draw(
-    share, logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed, threads
+    share, board, logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed
 ):
     """Draw a token for each row of (R, V) logits: out (R,) i32, failed (R,) bool.
 
@@ -240,7 +241,7 @@ def draw(
     arguments = pack_draw(
         (logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed)
     )
-    fork(share, min(threads, logits.shape[0]), arguments)
+    share_out(board, share, logits.shape[0], arguments)
 
 
 @inner
@@ -273,19 +274,18 @@ def score_row(logits, r, target, alternatives, top_ids, top_values):
 pack_score, unpack_score = package(ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS)
 
 
-def score_share(thread, threads, arguments):
-    """Every `threads`-th row from number `thread` on."""
+def score_share(part, parts, arguments):
+    """Every `parts`-th row from number `part` on."""
     logits, targets, out, failed, top_ids, top_values = unpack_score(arguments)
-    for r in range(thread, logits.shape[0], threads):
+    for r in range(part, logits.shape[0], parts):
         out[r], failed[r] = score_row(logits, r, targets[r], top_ids.shape[1], top_ids, top_values)
 
 
 @entry
-def score(share, logits, targets, out, failed, top_ids, top_values, threads):
+def score(share, board, logits, targets, out, failed, top_ids, top_values):
     """Log-softmax of (P, V) logits at `targets` (P,), and the best of each row: (P, L) ids and values.
 
     Lower ids come first among equals. Sums in float64. share: address of `score_share`.
     """
-    fork(
-        share, min(threads, logits.shape[0]), pack_score((logits, targets, out, failed, top_ids, top_values))
-    )
+    arguments = pack_score((logits, targets, out, failed, top_ids, top_values))
+    share_out(board, share, logits.shape[0], arguments)

@@ -7,11 +7,13 @@ import stat
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 
 from llmrs_cli.cli.help import SETTINGS, TOPICS
 from llmrs_cli.config import VARIABLES
 from llmrs_cli.errors import ExitCode
-from llmrs_cli.hub.aliases import ALIASES
+from llmrs_cli.hub.aliases import ALIASES, BUILT_IN
+from llmrs_cli.hub.fit import GPU_DEFAULT
 from tests.cli.conftest import MakeLadder, Run
 
 
@@ -23,9 +25,9 @@ def settings(environment: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return environment / ".config" / "llmrs" / "settings.toml"
 
 
-def done(result: object) -> None:
+def done(result: Result) -> None:
     """The command did what it should, and had nothing to say."""
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")  # type: ignore[attr-defined]
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
 
 
 # -- config -------------------------------------------------------------------------------------------
@@ -144,7 +146,8 @@ def test_every_topic_is_plain_text(llmrs: Run, topic: str) -> None:
 
 def test_the_default_model_is_shown_set_and_unset(llmrs: Run, settings: Path) -> None:
     first = llmrs("default")
-    assert (first.stdout, "No default is set" in first.stderr) == ("smollm2-135m\n", True)
+    assert (first.stdout, "No default is set" in first.stderr) == (f"{BUILT_IN}\n", True)
+    assert GPU_DEFAULT in first.stderr
     done(llmrs("default", "qwen3-4b"))
     second = llmrs("default")
     assert (second.stdout, str(settings) in second.stderr) == ("qwen3-4b\n", True)

@@ -78,7 +78,7 @@ def make_engine(
 ) -> Engine:
     _, layers, _, kv_heads, d, _, vocab, _ = MODELS[name]
     blocks = rows * -(-context // backend.block_size) + 64
-    limits = EngineLimits(rows, context, blocks, backend.block_size, max(busy, 2 * rows), 8192)
+    limits = EngineLimits(rows, context, blocks, backend.block_size, max(busy, rows + 128), 8192)
     kv = backend.alloc_kv(layers, blocks, kv_heads, d)
     state = backend.open_rows(RowLimits(rows, context, vocab))
     return Engine(
@@ -157,7 +157,7 @@ def bench(name: str) -> dict[str, Any]:
         out["ttft_1200_ms"] = serve(engine, requests(1, 1200, 2, vocab, f"b{repeat}"))["first"] * 1e3
     print(out, flush=True)
     for rows in (64, 256):
-        engine = make_engine(backend, model, name, rows, 512)
+        engine = make_engine(backend, model, name, rows, 512, busy=192)
         for repeat in range(2):
             run = serve(engine, requests(256, 256, 128, vocab, f"c{rows}{repeat}"))
         out[f"throughput_{rows}"] = run["tokens"] / run["seconds"]

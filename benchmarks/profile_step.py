@@ -50,6 +50,17 @@ def main() -> None:
     backend = CudaBackend(0)
     model = random_model(backend, name, 4096)
     engine = make_engine(backend, model, name, rows, 1024)
+    if rows > 1 and len(sys.argv) > 3 and sys.argv[3] == "mixed":
+        engine = make_engine(backend, model, name, rows, 512, busy=192)
+        for request in requests(4 * rows, 256, 128, MODELS[name][6], "m"):
+            engine.submit(request)
+        for _ in range(220):
+            engine.step()
+        steps = [(t.tokens, round(t.launch * 1e3, 2), round(t.wait * 1e3, 2)) for t in engine.stats().recent]
+        print(steps[-40:])
+        print(sorted(str(key) for key in backend._graphs._met))
+        device_profile(engine, 20)
+        return
     sampled = {"temperature": 0.8, "top_p": 0.95} if len(sys.argv) > 3 else {}
     for request in requests(rows, 256 if rows == 1 else 8, 400, MODELS[name][6], "p", **sampled):
         engine.submit(request)

@@ -1,15 +1,16 @@
 // y = x · Wᵀ for few tokens (M ≤ 8 · NT): one pass over W at memory speed.
 //
-// A block owns a contiguous, balanced range of W's rows, so every multiprocessor reads the same number of bytes
-// whatever N is. WK warps split K, the others split the rows. A lane's 16-byte copy holds 8 consecutive k of one row;
-// taking its four pairs as the k fragments of two mma steps permutes k alike in W and x, which a sum over k does not
-// notice. So a lane consumes what it copied itself, and its ring of copies in shared memory needs no barrier. STEPS_AHEAD
-// steps are in flight, the first of them before wait_for_previous(): weights do not depend on the kernel before. The
-// ring leaves half of the shared memory to the next kernel.
+// Every block reads the same number of W's rows, whatever N is. WK warps split K, the others split the rows. A lane's
+// 16-byte copy holds 8 consecutive k of one row; taking its four pairs as the k fragments of two mma steps permutes k
+// alike in W and x, which a sum over k does not notice. So a lane consumes what it copied itself, and its ring of
+// copies in shared memory needs no barrier. STEPS_AHEAD steps are in flight, the first of them before
+// wait_for_previous(): weights do not depend on the kernel before. The ring leaves half of the shared memory to the
+// next kernel.
 //
 // Prologue  plain: x (M, K) 16-bit.   norm: residual (M, K) float32, RMS norm into shared memory (M ≤ 8).
 // Epilogue  store: 16-bit y (M, N), + bias.   add: residual (M, N) float32 += y + bias.
-//           silu: W is gate over up (2F, K), y (M, F) = silu(gate) · up · HEADROOM.   logits: float32 y (M, N).
+//           silu: W (2F, K) holds 8 rows of gate, 8 of up, and so on: one stream of memory, and a tile of 16 rows
+//           is 8 pairs; y (M, F) = silu(gate) · up · HEADROOM.   logits: float32 y (M, N).
 #include "mma.cuh"
 
 #ifndef WARPS
@@ -30,18 +31,17 @@ constexpr int ROW_STRIDE = ROWS + 4;  // of the partial sums in shared memory, i
 enum Epilogue { STORE, ADD, SILU, LOGITS };
 
 struct Problem {
-    const HALF* weight;      // (N, K), for SILU (2F, K)
+    const HALF* weight;      // (N, K)
     const HALF* x;           // (M, K), plain prologue
     const float* residual;   // (T, K), norm prologue
     const int* rows;         // (M,) rows of `residual` to take, or null: 0 … M - 1
     const float* norm;       // (K,), norm prologue
     float eps;
     float alpha;             // on x · Wᵀ
-    const float* bias;       // (N,) or null; for SILU (2F,)
+    const float* bias;       // (N,) or null
     void* out;               // (M, N) 16-bit or float32; for SILU (M, F)
-    int m, n, k;             // for SILU n = F
+    int m, n, k;             // for SILU n = 2F
     int split;               // WK: warps of a block along K, a divisor of WARPS
-    int ahead;               // bytes of W that a block asks L2 for before it waits
 };
 
 // The M residual rows times the norm's weights into shared memory, 16-bit, `stride` elements a row. The factor
@@ -101,14 +101,16 @@ DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch
     }
 }
 
+// Output of row `row`; for SILU that is a gate row, and `up` belongs to row + 8.
 template <Epilogue E>
 DEVICE void write_out(const Problem& p, int token, int row, float value, float up) {
-    const i64 at = i64(token) * p.n + row;
+    if (p.bias) value += p.bias[row];
     if constexpr (E == SILU) {
-        if (p.bias) { value += p.bias[row]; up += p.bias[p.n + row]; }
+        if (p.bias) up += p.bias[row + 8];
+        const i64 at = i64(token) * (p.n / 2) + row / 16 * 8 + row % 16;
         static_cast<HALF*>(p.out)[at] = to_half(value / (1.0f + __expf(-value)) * up * HEADROOM);
     } else {
-        if (p.bias) value += p.bias[row];
+        const i64 at = i64(token) * p.n + row;
         if constexpr (E == STORE) static_cast<HALF*>(p.out)[at] = to_half(value);
         if constexpr (E == ADD) static_cast<float*>(p.out)[at] += value;
         if constexpr (E == LOGITS) static_cast<float*>(p.out)[at] = value;
@@ -131,41 +133,46 @@ DEVICE void linear(const Problem& p) {
     const int wk = warp % p.split, wr = warp / p.split, groups = WARPS / p.split;
     u8* ring = rings + warp * STEPS_AHEAD * slot_bytes;
 
-    // Rows of this block, evenly over its passes; a pass of SILU is half gate, half up.
-    constexpr int PER_PASS = E == SILU ? ROWS / 2 : ROWS;
-    const int begin = i64(p.n) * blockIdx.x / gridDim.x, end = i64(p.n) * (blockIdx.x + 1) / gridDim.x;
-    const int turns = (end - begin + PER_PASS * groups - 1) / (PER_PASS * groups);
-    const int per = (end - begin + turns * groups - 1) / max(turns * groups, 1);
+    // The rows are cut into passes of equal size, at most ROWS, in units that stay together. Blocks take turns, so that
+    // together they move through W in a narrow window: few pages of memory are in use at a time.
+    constexpr int UNIT = E == SILU ? 16 : 1;
+    const int units = p.n / UNIT, workers = gridDim.x * groups;
+    const int turns = (p.n + workers * ROWS - 1) / (workers * ROWS);
+    auto row_of = [&](int turn, int next) {
+        const int pass = (turn * gridDim.x + blockIdx.x) * groups + wr + next;
+        return int(i64(units) * pass / (turns * workers)) * UNIT;
+    };
     const int all = (p.k + 31) / 32;
-    const int first = all * wk / p.split, steps = all * (wk + 1) / p.split - first;
+    // Warps take turns along K, so that together they read long runs of a row at about the same time.
+    const int steps = (all - wk + p.split - 1) / p.split;
     const int total = turns * steps;
 
     // The copies run ahead of the products, with their own place: step `load_step` of rows `load_row`.
     // Offsets are 32-bit elements: the launcher refuses larger matrices.
-    const u32 eight = 8 * p.k, half = E == SILU ? u32(p.n) * p.k : 0;
-    u32 offset = u32(begin + wr * per + g) * p.k + first * 32 + c * 8;
-    int load_step = 0, load_row = begin + wr * per, loaded = 0;
+    const u32 eight = 8 * p.k;
+    int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
+    u32 offset = u32(load_row + g) * p.k + wk * 32 + c * 8;
     auto copy_weights = [&](int slot) {
-        const bool inside = loaded < total && (first + load_step) * 32 + c * 8 < p.k;
-        const int live = inside ? min(per, end - load_row) - g : 0;
+        const bool inside = loaded < total && (wk + load_step * p.split) * 32 + c * 8 < p.k;
+        const int live = inside ? load_end - load_row - g : 0;
         const u32 to = shared_address(ring) + slot * slot_bytes + lane * 16;
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            const int r = (E == SILU ? t % (TILES / 2) : t) * 16;
-            const u32 at = offset + r / 8 * eight + (t >= TILES / 2 ? half : 0);
-            copy_async(to + t * 1024, p.weight + at, r < live);
-            copy_async(to + t * 1024 + 512, p.weight + (at + eight), r + 8 < live);
+            const u32 at = offset + 2 * t * eight;
+            copy_async(to + t * 1024, p.weight + at, t * 16 < live);
+            copy_async(to + t * 1024 + 512, p.weight + (at + eight), t * 16 + 8 < live);
         }
-        offset += 32, loaded++;
+        offset += 32 * p.split, loaded++;
         if (++load_step == steps) {
-            load_step = 0, load_row += groups * per;
-            offset += u32(groups * per) * p.k - steps * 32;
+            load_step = 0, load_turn++;
+            load_row = row_of(load_turn, 0), load_end = row_of(load_turn, 1);
+            offset = u32(load_row + g) * p.k + wk * 32 + c * 8;
         }
     };
     int x_step = 0;  // the same for x, which only the plain prologue copies
     auto copy_x = [&](int slot) {
         if constexpr (!NORM) {
-            const int k = (first + x_step) * 32 + c * 8;
+            const int k = (wk + x_step * p.split) * 32 + c * 8;
             const u32 to = shared_address(ring) + slot * slot_bytes + TILES * 1024 + lane * 16;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -182,15 +189,6 @@ DEVICE void linear(const Problem& p) {
         copy_weights(s);
         copy_commit();
     }
-#if __CUDA_ARCH__ >= 900
-    if (threadIdx.x == 0 && p.ahead > 0) {
-        const i64 bytes = min(i64(p.ahead), i64(end - begin) * p.k * 2) / 16 * 16;
-        const HALF* from = p.weight + i64(begin) * p.k;
-        if (bytes) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from), "r"(int(bytes)));
-        if (E == SILU && bytes)
-            asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(from + i64(p.n) * p.k), "r"(int(bytes)));
-    }
-#endif
     wait_for_previous();
     for (int s = 0; s < STEPS_AHEAD; s++) {
         copy_x(s);
@@ -226,7 +224,7 @@ DEVICE void linear(const Problem& p) {
         }
     };
     // The WK partial sums of a row meet in shared memory, in a fixed order.
-    auto finish = [&](int row) {
+    auto finish = [&](int row, int stop) {
         float* mine = partial + warp * 8 * NT * ROW_STRIDE;
 #pragma unroll
         for (int t = 0; t < TILES; t++)
@@ -236,38 +234,37 @@ DEVICE void linear(const Problem& p) {
                 for (int i = 0; i < 4; i++)
                     mine[(n * 8 + 2 * c + i % 2) * ROW_STRIDE + t * 16 + g + i / 2 * 8] = sum[t][n][i];
         __syncthreads();
-        const int stop = min(row + per, end);
+        constexpr int OUTPUTS = E == SILU ? ROWS / 2 : ROWS;
 #pragma unroll 1
-        for (int item = wk * 32 + lane; item < PER_PASS * p.m; item += p.split * 32) {
-            const int r = item % PER_PASS, token = item / PER_PASS;
+        for (int item = wk * 32 + lane; item < OUTPUTS * p.m; item += p.split * 32) {
+            const int i = item % OUTPUTS, token = item / OUTPUTS, r = E == SILU ? i / 8 * 16 + i % 8 : i;
             if (row + r >= stop) continue;
             float value = 0.0f, up = 0.0f;
             for (int w = 0; w < p.split; w++) {
                 const float* from = partial + ((wr * p.split + w) * 8 * NT + token) * ROW_STRIDE + r;
                 value += from[0];
-                if constexpr (E == SILU) up += from[PER_PASS];
+                if constexpr (E == SILU) up += from[8];
             }
             const float factor = NORM ? factors[token] : p.alpha;
-            value *= factor, up *= factor;
-            write_out<E>(p, token, row + r, value, up);
+            write_out<E>(p, token, row + r, value * factor, up * factor);
         }
         __syncthreads();
     };
 
-    int row = begin + wr * per, slot = 0;
+    int slot = 0;
 #pragma unroll 1
-    for (int turn = 0; turn < turns; turn++, row += groups * per) {
+    for (int turn = 0; turn < turns; turn++) {
         clear();
 #pragma unroll 1
         for (int at = 0; at < steps; at++) {
             copy_wait<STEPS_AHEAD - 1>();
-            step(slot, (first + at) * 32 + c * 8);
+            step(slot, (wk + at * p.split) * 32 + c * 8);
             copy_weights(slot);
             copy_x(slot);
             copy_commit();
             if (++slot == STEPS_AHEAD) slot = 0;
         }
-        finish(row);
+        finish(row_of(turn, 0), row_of(turn, 1));
     }
     copy_wait<0>();
 }
@@ -275,8 +272,8 @@ DEVICE void linear(const Problem& p) {
 #define KERNEL(NAME, NT, NORM, E)                                                                                   \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) NAME(                                        \
         const HALF* weight, const HALF* x, const float* residual, const int* rows, const float* norm, float eps,    \
-        float alpha, const float* bias, void* out, int m, int n, int k, int split, int ahead) {                                  \
-        linear<NT, NORM, E>(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split, ahead});       \
+        float alpha, const float* bias, void* out, int m, int n, int k, int split) {                                             \
+        linear<NT, NORM, E>(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split});              \
     }
 KERNEL(linear8_store, 1, false, STORE)
 KERNEL(linear8_add, 1, false, ADD)

@@ -14,8 +14,6 @@ Epilogue = Literal["store", "add", "silu", "logits"]
 MAX_TOKENS = 16
 MAX_NORM_TOKENS = 8
 ROW_STRIDE = 4
-AHEAD = 1 << 16
-"""Bytes that measured best."""
 DEEP, SHALLOW = 6, 3
 """Steps in flight, on GPUs with much and little shared memory."""
 DEEP_SHARED = 160 << 10
@@ -29,8 +27,6 @@ class SmallPlan:
     """Blocks of the grid, each with an equal share of W's rows."""
     split: int
     """Warps of a block along K."""
-    ahead: int = 0
-    """Bytes of W that each block asks the L2 cache for before it waits for the kernel before."""
     warps: int = 8
     tiles: int = 2
     depth: int = 6
@@ -75,26 +71,26 @@ def default_plan(n: int, k: int, multiprocessors: int, shared_limit: int) -> Sma
     while split > 1 and -(-k // 32) < 2 * split:
         split //= 2
     depth = DEEP if shared_limit >= DEEP_SHARED else SHALLOW
-    return SmallPlan(blocks=min(multiprocessors, -(-n // 8)), split=split, ahead=AHEAD, depth=depth)
+    return SmallPlan(blocks=min(multiprocessors, -(-n // 8)), split=split, depth=depth)
 
 
 @cache
-def _kernel(source: Unit, name: str, weight_rows: str | int) -> Kernel:
+def _kernel(source: Unit, name: str, width: str | int) -> Kernel:
     wide = name.endswith(("add", "logits"))
     return Kernel(
         source,
         name,
         (
-            Buffer("weight", "u16", (weight_rows, "K")),
+            Buffer("weight", "u16", ("N", "K")),
             Buffer("x", "u16", ("M", "K"), optional=True),
             Buffer("residual", "f32", ("T", "K"), optional=True),
             Buffer("rows", "i32", ("M",), optional=True),
             Buffer("norm", "f32", ("K",), optional=True),
             Scalar("eps", "f32"),
             Scalar("alpha", "f32"),
-            Buffer("bias", "f32", (weight_rows,), optional=True),
-            Buffer("out", "f32" if wide else "u16", ("M", "N")),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "split", "ahead")),
+            Buffer("bias", "f32", ("N",), optional=True),
+            Buffer("out", "f32" if wide else "u16", ("M", width)),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "split")),
         ),
     )
 
@@ -119,20 +115,20 @@ def linear_small(
 
     x (M, K) 16-bit; or, for M ≤ 8, RMS norm (`norm` (K,), `eps`) of float32 `residual` (T, K), of the tokens
     `rows` (M,) if given. weight (N, K) 16-bit; bias (N,) float32. `out` is (M, N): 16-bit for "store",
-    float32 changed in place for "add", float32 for "logits"; for "silu" weight is (2F, K), gate over up,
-    and out (M, F) 16-bit, times
-    `silu_mul.headroom`.
+    float32 changed in place for "add", float32 for "logits"; for "silu" weight is (2F, K), 8 rows of gate
+    and 8 of up in turn, and out (M, F) 16-bit, times `silu_mul.headroom`.
     """
     normed = norm is not None
-    m, n = out.shape
+    m = out.shape[0]
+    n = weight.shape[0]
     k = weight.shape[1]
     tokens = 8 if m <= 8 else MAX_TOKENS
     if m > (MAX_NORM_TOKENS if normed else MAX_TOKENS) or k % 8 or weight.size >= 2**32:
         raise EngineFault(f"linear_small cannot serve {m} tokens of ({n}, {k}).")
     name = f"{'norm_' if normed else ''}linear{tokens}_{epilogue}"
     shared = shared_bytes(plan, m, k, normed)
-    _kernel(unit(bf16, plan), name, 2 * n if epilogue == "silu" else "N").launch(
+    _kernel(unit(bf16, plan), name, n // 2 if epilogue == "silu" else "N").launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared),
-        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split, plan.ahead,
+        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split,
     )  # fmt: skip

@@ -26,6 +26,7 @@ def _kernel(bf16: bool, f: int) -> Kernel:
 
 
 def silu_mul(device: Device, bf16: bool, gate_up: Any, out: Any) -> None:
-    """out = silu(gate) · up · headroom: gate_up (T, 2F), out (T, F), both 16-bit; F a multiple of 8."""
+    """out = silu(gate) · up · headroom: gate_up (T, 2F) with 8 gates and 8 ups in turn,
+    out (T, F), both 16-bit; F a multiple of 8."""
     tokens, f = out.shape
     _kernel(bf16, f).launch(device, Shape((ceil_div(f, 2048), tokens, 1), (256, 1, 1)), gate_up, out, f)

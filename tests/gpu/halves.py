@@ -37,3 +37,10 @@ def error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
 def rounding(bf16: bool) -> float:
     """Bound of the error of one rounding to the 16-bit type, with room for a second."""
     return 4e-3 if bf16 else 5e-4
+
+
+def in_turns(gate_up: NDArray[Any]) -> NDArray[Any]:
+    """(2F, …) gate over up → 8 rows of gate, 8 of up, and so on."""
+    f = len(gate_up) // 2
+    paired = gate_up.reshape(2, f // 8, 8, *gate_up.shape[1:]).swapaxes(0, 1)
+    return np.ascontiguousarray(paired.reshape(gate_up.shape))

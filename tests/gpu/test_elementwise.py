@@ -10,7 +10,7 @@ from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
-from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
+from tests.gpu.halves import TYPES, cp, error, halves, in_turns, rounding, widened
 
 
 @pytest.mark.parametrize("bf16", TYPES)
@@ -45,8 +45,9 @@ def test_norm(device: CudaDevice, bf16: bool, c: int, gathered: bool) -> None:
 @pytest.mark.parametrize("f", [32, 18944])
 def test_gate(device: CudaDevice, bf16: bool, f: int) -> None:
     rng = np.random.default_rng(f)
-    gate_up, wide = halves(rng.standard_normal((5, 2 * f)) * 4, bf16)
-    gate, up = np.split(wide, 2, axis=1)
+    stacked = rng.standard_normal((5, 2 * f)) * 4
+    gate, up = np.split(halves(stacked, bf16)[1], 2, axis=1)
+    gate_up, _ = halves(np.ascontiguousarray(in_turns(stacked.T).T), bf16)
     out = cp.zeros((5, f), cp.uint16)
     silu_mul(device, bf16, gate_up, out)
     assert error(widened(out, bf16) / headroom(bf16), gate / (1 + np.exp(-gate)) * up) < rounding(bf16)

@@ -78,7 +78,9 @@ class CudaBackend(Backend):
         self._arena = Arena()
         self._graphs = Graphs()
         self._gemm = Gemm()
-        self._draws = DrawPool(self.device, self._arena)
+        # Sizes here change with the rows that draw, and no recorded launch reads it.
+        self._head_arena = Arena()
+        self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
         self._shares = self.device.multiprocessors
 
@@ -124,7 +126,7 @@ class CudaBackend(Backend):
     def close(self) -> None:
         self.device.synchronise()
         self._graphs = Graphs()
-        self._arena = Arena()
+        self._arena, self._head_arena = Arena(), Arena()
         cp.get_default_memory_pool().free_all_blocks()
 
     # -- fused ops ------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ class CudaBackend(Backend):
         return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
 
     def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
-        logits = self._arena.take("logits", (len(tokens), head.shape[0]), cp.float32)
+        logits = self._head_arena.take("logits", (len(tokens), head.shape[0]), cp.float32)
         self._norm_linear("logits", hidden.residual, norm, eps, head, logits, rows=tokens)
         return logits
 
@@ -182,7 +184,7 @@ class CudaBackend(Backend):
         """out = epilogue(linear(rms_norm(x))), of the tokens `rows` if given."""
         assert isinstance(weight, CudaLinear)
         count = len(out)
-        plan = self._plan(out.shape[1], weight)
+        plan = self._plan(weight)
         if count <= MAX_NORM_TOKENS and fits(plan, count, x.shape[1], self.device.shared_limit):
             self._small(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
             return
@@ -199,11 +201,11 @@ class CudaBackend(Backend):
             self._gemm(weight.bf16, normed, weight.weight, out, bias)
 
     def _small(self, epilogue: Epilogue, weight: CudaLinear, out: Array, **source: Any) -> None:
-        plan = self._plan(out.shape[1], weight)
+        plan = self._plan(weight)
         linear_small(self.device, weight.bf16, plan, epilogue, weight.weight, out, bias=weight.bias, **source)
 
-    def _plan(self, n: int, weight: CudaLinear) -> SmallPlan:
-        return default_plan(n, weight.shape[1], self.device.multiprocessors, self.device.shared_limit)
+    def _plan(self, weight: CudaLinear) -> SmallPlan:
+        return default_plan(*weight.shape, self.device.multiprocessors, self.device.shared_limit)
 
     def _take(self, name: str, tokens: int, width: int) -> Array:
         """16-bit activations (tokens, width) in the arena."""

@@ -15,6 +15,8 @@ from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Weight, f32
 
 SLAB_VALUES = 1 << 24
 """Values widened at a time while loading."""
+PAIR_ROWS = 8
+"""Rows of gate, then of up, that lie together."""
 Bits = NDArray[np.uint16]
 
 
@@ -38,18 +40,30 @@ class CudaLinear:
 
 
 def load_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool) -> CudaLinear:
-    """Stack parts along N on the GPU. Raises UnsupportedOp where K is no multiple of 8."""
+    """Stack parts along N on the GPU; two equal parts (gate and up) in turns of 8 rows, as the kernels want them.
+
+    Raises UnsupportedOp where K is no multiple of 8, or half of N is none where parts take turns.
+    """
     n, k = sum(part.shape[0] for part in parts), parts[0].shape[1]
     if k % 8:
         raise UnsupportedOp("linear", (n, k), "16 bit")
+    paired = len(parts) == 2 and parts[0].shape == parts[1].shape
+    if paired and n % (2 * PAIR_ROWS):
+        raise UnsupportedOp("gate_up", (n, k), "16 bit")
     weight = cp.empty((n, k), cp.uint16)
-    first = 0
-    for part in parts:
-        for slab in slabs(part):
+    for index, (part, first) in enumerate(zip(parts, offsets(parts), strict=True)):
+        target = weight.reshape(-1, 2, PAIR_ROWS, k)[:, index] if paired else weight[first:]
+        for rows, slab in slabs(part):
             bits = to_bits(slab, bf16)
-            weight[first : first + len(bits)].set(bits)
-            first += len(bits)
+            if paired:
+                target[rows.start // PAIR_ROWS : rows.stop // PAIR_ROWS] = cp.asarray(bits).reshape(
+                    -1, PAIR_ROWS, k
+                )
+            else:
+                target[rows].set(bits)
     stacked = stack_bias(parts, bias)
+    if paired and stacked is not None:
+        stacked = stacked.reshape(2, -1, PAIR_ROWS).transpose(1, 0, 2).reshape(-1)
     return CudaLinear(
         weight=weight,
         bias=None if stacked is None else cp.asarray(stacked),
@@ -79,12 +93,18 @@ def narrowed(values: NDArray[np.float32], bf16: bool) -> Bits:
     return np.clip(values, -limit, limit).astype(np.float16).view(np.uint16)
 
 
-def slabs(part: Weight) -> Iterator[Weight]:
-    """The part in runs of rows."""
+def offsets(parts: Sequence[Weight]) -> list[int]:
+    """First row of each part in the stack."""
+    return [sum(part.shape[0] for part in parts[:index]) for index in range(len(parts))]
+
+
+def slabs(part: Weight) -> Iterator[tuple[slice, Weight]]:
+    """The part in runs of rows, each a multiple of PAIR_ROWS but for the last."""
     rows, columns = part.shape
-    height = max(1, SLAB_VALUES // columns)
+    height = max(1, SLAB_VALUES // columns // PAIR_ROWS) * PAIR_ROWS
     for first in range(0, rows, height):
-        yield take(part, slice(first, first + height))
+        run = slice(first, min(first + height, rows))
+        yield run, take(part, run)
 
 
 def take(part: Weight, rows: slice) -> Weight:

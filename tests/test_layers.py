@@ -70,7 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "batch": ("text", "hub", "engine.types", "config"),
     "server": ("text", "hub", "engine.types", "engine.stats", "config"),
     # Its engine lives in a process of its own: one module opens it there, three speak with it.
-    "server.child": ("engine",),
+    "server.child": ("engine", "text"),
     "server.remote": ("engine.limits", "engine.stats", "engine.types"),
     "server.wire": ("engine.limits", "engine.stats", "engine.types"),
     "server.run": ("text", "engine.weights.checkpoint"),

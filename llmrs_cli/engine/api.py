@@ -3,6 +3,10 @@
     submit ─→ Scheduler.plan ─StepPlan→ runner.launch        the only place that knows both
     events ←─ Scheduler.commit ←─ids──  runner.collect
 
+A step with rows that follow a grammar is launched in two halves: while its body runs, the ids of the step
+before are read and the masks of those rows worked out; its head waits for them. All other steps are
+launched whole.
+
 With a lookahead of 1 step n + 1 is planned and launched before the ids of step n are read, so the host
 is never in the device's way. `submit`, `abort`, `step`, `check` and `close` belong to one thread (see
 `loop.EngineThread`); `validate`, `stats` and the properties may be called from any.
@@ -16,28 +20,52 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from llmrs_cli.engine.limits import EngineLimits, check_request
+from llmrs_cli.engine.masks import Compile, Masks, Matcher
 from llmrs_cli.engine.plan import StepPlan, StepResult
 from llmrs_cli.engine.scheduler import Scheduler
 from llmrs_cli.engine.stats import EngineStats, Recorder, StepTiming
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
-from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError
+from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, RequestError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from llmrs_cli.engine.backends.base import Backend
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 
 class StepRunner(Protocol):
-    """What computes steps: `engine.runner.Runner`, or a fake."""
+    """What computes steps: `engine.runner.Runner`, or a fake. Only one that follows grammars needs halves."""
 
     def launch(self, plan: StepPlan) -> None:
         """Start the step; need not wait for it."""
 
     def collect(self) -> StepResult:
         """Wait for the oldest launched step."""
+
+
+class HalfRunner(Protocol):
+    """What launches a step in halves."""
+
+    def launch_body(self, plan: StepPlan) -> None:
+        """Start the step up to its logits."""
+
+    def launch_head(self, mask: NDArray[np.uint32]) -> None:
+        """Draw under `mask`, (R, ceil(V/32)), a row for each chunk that samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grammars:
+    """What an engine needs to hold answers to grammars."""
+
+    compile: Compile
+    runner: HalfRunner
+    masks: Masks
 
 
 def _nothing() -> None:
@@ -56,6 +84,7 @@ class Engine:
         lookahead: int = 0,
         release: Callable[[], None] = _nothing,
         clock: Callable[[], float] = time.monotonic,
+        grammars: Grammars | None = None,
     ) -> None:
         """`vocab` counts the ids that a prompt may hold; `release` is called once, by `close`."""
         self.vocab = vocab
@@ -66,6 +95,7 @@ class Engine:
         self._runner = runner
         self._release = release
         self._clock = clock
+        self._grammars = grammars
         self._recorder = Recorder()
         self._open: dict[str, None] = {}
         """Requests that have not had their last event, in order of arrival."""
@@ -82,12 +112,30 @@ class Engine:
         """Raise RequestError or ContextLengthError if `request` can never be served. Changes nothing."""
         check_request(request, self.limits, self.vocab)
 
-    def submit(self, request: Request) -> None:
-        """Queue a request. Raises as `validate` does, or EngineFault if the engine is broken."""
+    def matcher(self, request: Request) -> Matcher | None:
+        """The beginning of a request's grammar, None if it has none. Raises RequestError; may take a while.
+
+        For any thread but the engine's; `submit` takes the result.
+        """
+        if not request.grammar:
+            return None
+        if self._grammars is None:
+            raise RequestError(
+                "This engine follows no grammars.", code="unsupported", param="response_format"
+            )
+        return self._grammars.compile(request.grammar)
+
+    def submit(self, request: Request, matcher: Matcher | None = None) -> None:
+        """Queue a request, with the `matcher` of its grammar.
+
+        Raises as `validate` does, or EngineFault if the engine is broken.
+        """
         if self.fault is not None:
             raise self.fault
         self.validate(request)
         self._scheduler.add(request)
+        if self._grammars is not None and matcher is not None:
+            self._grammars.masks.begin(request.id, matcher)
         self._open[request.id] = None
         self._recorder.submitted(request.id, len(request.prompt_ids), self._clock())
 
@@ -123,7 +171,7 @@ class Engine:
         plan = scheduler.plan()
         planned = clock()
         if plan.chunks:
-            self._runner.launch(plan)
+            self._launch(plan)
             self._recorder.launched(plan, planned)
         elif not scheduler.in_flight:
             assert not self._open, "the scheduler finds nothing to do for its requests"
@@ -144,10 +192,23 @@ class Engine:
             )
         )
 
+    def _launch(self, plan: StepPlan) -> None:
+        """Start a step; one under grammars reads the step before it, which decides what they allow."""
+        grammars = self._grammars
+        if grammars is None or not grammars.masks.concern(plan):
+            self._runner.launch(plan)
+            return
+        grammars.runner.launch_body(plan)
+        if self._scheduler.in_flight > 1:
+            self._give(self._scheduler.commit(self._runner.collect()))
+        grammars.runner.launch_head(grammars.masks.of(plan))
+
     def _give(self, events: list[TokenEvent]) -> None:
         for event in events:
             if event.finish is not None:
                 del self._open[event.request_id]
+            if self._grammars is not None:
+                self._grammars.masks.take(event)
         self._recorder.gave(events, self._clock())
         self._events += events
 
@@ -186,6 +247,8 @@ class Engine:
         if self.fault is None:
             self.fault = EngineFault("The engine is closed.")
         self._open.clear()
+        if self._grammars is not None:
+            self._grammars.masks.close()
         release()
 
 
@@ -197,12 +260,13 @@ def open_engine(
     rows: int | None = None,
     memory: int | None = None,
     progress: Callable[[int, int], None] | None = None,
+    grammars: Compile | None = None,
 ) -> Engine:
     """Load `checkpoint` into `backend` and put an engine together; it takes the backend over.
 
     `context` tokens of prompt and answer, at most `rows` requests at once, at most `memory` bytes for
     weights, workspace and KV cache; None stands for what suits the backend and fits. `progress` gets
-    bytes loaded and bytes in all. Raises ModelError, or DoesNotFitError with the sizes.
+    bytes loaded and bytes in all. `grammars` compiles those of requests. Raises ModelError, or DoesNotFitError with the sizes.
     """
     from llmrs_cli.engine.backends.base import RowLimits
     from llmrs_cli.engine.memory import plan_memory
@@ -221,4 +285,11 @@ def open_engine(
         raise DoesNotFitError(f"Memory ran out while loading; {plan}.") from error
     scheduler = Scheduler(limits, model=checkpoint.identity, kv_dtype=backend.name)
     runner = Runner(backend, model, kv, state)
-    return Engine(scheduler, runner, vocab=spec.vocab, lookahead=backend.lookahead, release=backend.close)
+    return Engine(
+        scheduler,
+        runner,
+        vocab=spec.vocab,
+        lookahead=backend.lookahead,
+        release=backend.close,
+        grammars=None if grammars is None else Grammars(grammars, runner, Masks(spec.vocab)),
+    )

@@ -77,16 +77,18 @@ class EngineThread:
         return self._fault or self._engine.fault
 
     def submit(self, request: Request, sink: Sink) -> None:
-        """Queue a request; its events go to `sink`. Raises as `Engine.submit` does, in the caller."""
+        """Queue a request; its events go to `sink`. Raises as `Engine.submit` does, in the caller, in whose
+        thread a grammar is compiled too."""
         self._require_this_process()
         self._engine.validate(request)
+        matcher = self._engine.matcher(request)
         with self._lock:
             if self._fault is not None:
                 raise self._fault
             if request.id in self._sinks:
                 raise RequestError(f"A request with id {request.id!r} is running.", param="id")
             self._sinks[request.id] = sink
-            self._inbox.put(lambda engine: engine.submit(request))
+            self._inbox.put(lambda engine: engine.submit(request, matcher))
 
     def abort(self, request_id: str) -> None:
         """End a request soon; its sink gets a last event. Unknown and ended ids are ignored."""

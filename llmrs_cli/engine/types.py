@@ -119,6 +119,8 @@ class Request:
     """Which of several answers to the same prompt this is; part of the random stream's counter."""
     salt: str = ""
     """Requests share cached prefixes only under an equal salt."""
+    grammar: str = ""
+    """What the answer must match, in the words of whoever compiles it for the engine; empty: anything."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from llmrs_cli.server.answers import ChatReply
@@ -19,6 +20,7 @@ from llmrs_cli.server.translate import (
     within_budget,
 )
 from llmrs_cli.text.generate import Prompt, TextEngine
+from llmrs_cli.text.grammar import tool_calls
 from llmrs_cli.text.reasoning import ReasoningSplitter, opening
 from llmrs_cli.text.reply import ReplyParser
 from llmrs_cli.text.tools import ToolParser, tool_parser
@@ -33,11 +35,15 @@ async def chat_completions(exchange: Exchange) -> None:
     options = within_budget(request.options, engine.context)
     if request.delivery.stream and options.prompt_logprobs is not None:
         raise refuse("prompt_logprobs", "left out of a stream")
+    if request.tool_choice not in ("none", "auto"):
+        options = replace(options, grammar=_forced_calls(engine, request))
     with service.place(options.n):
+        if options.grammar:
+            await service.in_thread(engine.check_grammar, options.grammar)
         prompt = await service.in_thread(_render, engine, request)
         reply = ChatReply(
             service.settings.names[0],
-            [_parser(engine, request, prompt) for _ in range(options.n)],
+            [_parser(engine, request, prompt, bound=bool(options.grammar)) for _ in range(options.n)],
             prompt_ids=prompt.ids if request.delivery.token_ids else None,
             logprobs=options.logprobs is not None,
             one_call=not request.parallel_calls,
@@ -83,11 +89,17 @@ def _render(engine: TextEngine, request: ChatRequest) -> Prompt:
     )
 
 
-def _parser(engine: TextEngine, request: ChatRequest, prompt: Prompt) -> ReplyParser:
-    """What tells an answer's parts apart: thoughts if the model thinks, calls if there are tools."""
-    thoughts = (
-        ReasoningSplitter(opening(prompt.text)) if engine.thinks and not request.continue_last else None
-    )
+def _forced_calls(engine: TextEngine, request: ChatRequest) -> str:
+    """The grammar of an answer that must call a tool: any of them, or the one that is named."""
+    tools = [tool for tool in request.tools if request.tool_choice in ("required", tool["function"]["name"])]
+    several = request.parallel_calls and request.tool_choice == "required"
+    return tool_calls(engine.tool_style, tools, several=several)
+
+
+def _parser(engine: TextEngine, request: ChatRequest, prompt: Prompt, *, bound: bool) -> ReplyParser:
+    """What tells an answer's parts apart: thoughts if the model may think first, calls if there are tools."""
+    may_think = engine.thinks and not request.continue_last and not bound
+    thoughts = ReasoningSplitter(opening(prompt.text)) if may_think else None
     return ReplyParser(thoughts, _tool_parser(engine, request))
 
 

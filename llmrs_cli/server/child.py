@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -41,7 +42,10 @@ from llmrs_cli.server.wire import (
     body_length,
     frame,
 )
+from llmrs_cli.text.generate import grammars_of
 
+COMPILERS = 2
+"""Threads that compile grammars."""
 PACE = 0.25
 """Seconds between two beats."""
 
@@ -81,6 +85,48 @@ class Outbox:
                 return
 
 
+class Desk:
+    """Passes commands on. A request whose grammar is to be compiled does not hold up the others."""
+
+    def __init__(self, engine: EngineThread, outbox: Outbox) -> None:
+        self._engine = engine
+        self._outbox = outbox
+        self._pool = ThreadPoolExecutor(COMPILERS, thread_name_prefix="llmrs-compile")
+        self._lock = threading.Lock()
+        self._compiling: set[str] = set()
+        self._aborted: set[str] = set()
+        """Of those that are being compiled."""
+
+    def obey(self, message: ToEngine) -> None:
+        """Do what the server says."""
+        match message:
+            case Submit(request) if request.grammar:
+                with self._lock:
+                    self._compiling.add(request.id)
+                self._pool.submit(self._compile, request)
+            case Submit(request):
+                self._submit(request)
+            case Abort(request_id):
+                with self._lock:
+                    if request_id in self._compiling:
+                        self._aborted.add(request_id)
+                self._engine.abort(request_id)
+
+    def _compile(self, request: Request) -> None:
+        self._submit(request)
+        with self._lock:
+            self._compiling.discard(request.id)
+            if request.id in self._aborted:
+                self._aborted.discard(request.id)
+                self._engine.abort(request.id)
+
+    def _submit(self, request: Request) -> None:
+        try:
+            self._engine.submit(request, self._outbox.put)
+        except LlmrsError as error:
+            self._outbox.put(TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message))
+
+
 def run(commands: BinaryIO, outbox: Outbox) -> int:
     """Serve until the pipe closes or the engine breaks; the exit status."""
     reader = _messages(commands)
@@ -97,8 +143,9 @@ def run(commands: BinaryIO, outbox: Outbox) -> int:
         raise
     outbox.put(Ready(engine.limits, engine.vocab))
     threading.Thread(target=_beat, args=(engine, outbox), name="llmrs-beat", daemon=True).start()
+    desk = Desk(engine, outbox)
     for message in reader:
-        _obey(engine, message, outbox)
+        desk.obey(message)
     return ExitCode.OK
 
 
@@ -117,6 +164,7 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
             rows=order.rows,
             memory=order.memory,
             progress=progress,
+            grammars=grammars_of(checkpoint),
         )
     )
     ended: SimpleQueue[TokenEvent] = SimpleQueue()
@@ -126,17 +174,6 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
     if engine.fault is not None:
         raise engine.fault
     return engine
-
-
-def _obey(engine: EngineThread, message: ToEngine, outbox: Outbox) -> None:
-    match message:
-        case Submit(request):
-            try:
-                engine.submit(request, outbox.put)
-            except LlmrsError as error:
-                outbox.put(TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message))
-        case Abort(request_id):
-            engine.abort(request_id)
 
 
 def _beat(engine: EngineThread, outbox: Outbox) -> None:

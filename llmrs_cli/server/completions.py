@@ -25,6 +25,8 @@ async def completions(exchange: Exchange) -> None:
     service.check_model(request.model)
     options = within_budget(request.options, engine.context)
     with service.place(len(request.prompts) * options.n):
+        if options.grammar:
+            await service.in_thread(engine.check_grammar, options.grammar)
         prompts = await service.in_thread(_encode, engine, request)
         reply = CompletionReply(
             service.settings.names[0],

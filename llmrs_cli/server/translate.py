@@ -6,17 +6,39 @@ are refused. No tokens, no model: what depends on those is checked where the req
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmrs_cli.errors import RequestError
-from llmrs_cli.server.kinds import refuse
+from llmrs_cli.server.kinds import Kind, flag, plain_object, record, refuse, text
 from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPTS, read_fields
+from llmrs_cli.text import grammar
 from llmrs_cli.text.generate import GenerateOptions
 
 TEMPLATE_ARGUMENTS = ("enable_thinking", "thinking", "date_string", "tools_in_user_message", "add_vision_id")
 """Variables of published templates that a client may set."""
+JSON_SCHEMA = record(
+    {"name": text(64, 1), "description": text(), "schema": plain_object(), "strict": flag()},
+    ("name", "schema"),
+)
+FORMS: Mapping[str, tuple[Kind, Callable[[Mapping[str, Any]], str]]] = {
+    "text": (record({"type": text()}), lambda form: ""),
+    "json_object": (record({"type": text()}), lambda form: grammar.json_object()),
+    "json_schema": (
+        record({"type": text(), "json_schema": JSON_SCHEMA}, ("json_schema",)),
+        lambda form: grammar.json_schema(form["json_schema"]["schema"]),
+    ),
+    "regex": (
+        record({"type": text(), "regex": text()}, ("regex",)),
+        lambda form: grammar.regex(form["regex"]),
+    ),
+    "grammar": (
+        record({"type": text(), "grammar": text()}, ("grammar",)),
+        lambda form: grammar.lark(form["grammar"]),
+    ),
+}
+"""response_format.type → what else it holds, and its grammar. A schema is kept to whether strict or not."""
 CONTEXTS = 4
 """Choices times tokens may fill so many contexts."""
 
@@ -68,7 +90,6 @@ class CompletionRequest:
 def chat_request(body: Any) -> ChatRequest:
     """Raises RequestError naming the field."""
     given = read_fields(CHAT, body)
-    _refuse_formats(given)
     options = _options(given)
     top = given.get("top_logprobs")
     if given.get("logprobs"):
@@ -78,6 +99,10 @@ def chat_request(body: Any) -> ChatRequest:
     if (limit := given.get("max_completion_tokens")) is not None:
         options = replace(options, max_tokens=limit)
     tools, choice = _tools(given)
+    if options.grammar and choice not in ("none", "auto"):
+        raise RequestError(
+            "tool_choice asks for a call, so there can be no response_format.", param="response_format"
+        )
     return ChatRequest(
         messages=given["messages"],
         options=options,
@@ -95,7 +120,6 @@ def chat_request(body: Any) -> ChatRequest:
 def completion_request(body: Any) -> CompletionRequest:
     """Raises RequestError naming the field."""
     given = read_fields(COMPLETION, body)
-    _refuse_formats(given)
     options = _options(given)
     echo, only_prompt = given.get("echo", False), given.get("max_tokens") == 0
     if only_prompt and not echo:
@@ -175,6 +199,7 @@ def _options(given: Mapping[str, Any]) -> GenerateOptions:
         options["max_tokens"] = given["max_tokens"]
     return GenerateOptions(
         **options,
+        grammar=_grammar(given),
         include_stop=given.get("include_stop_str_in_output", False),
         specials=not given.get("skip_special_tokens", True),
     )
@@ -188,12 +213,14 @@ def _delivery(given: Mapping[str, Any]) -> Delivery:
     return Delivery(stream, usage, given.get("return_token_ids", False))
 
 
-def _refuse_formats(given: Mapping[str, Any]) -> None:
-    """No answer can be held to a form yet, so none is promised."""
-    if given.get("response_format", {"type": "text"}) != {"type": "text"}:
-        raise RequestError(
-            "Only a response_format of type text is supported.", code="unsupported", param="response_format"
-        )
+def _grammar(given: Mapping[str, Any]) -> str:
+    """The grammar of a response_format; "" for free text. RequestError for a form that is none of ours."""
+    form = given.get("response_format", {"type": "text"})
+    reader = FORMS.get(form["type"]) if isinstance(form.get("type"), str) else None
+    if reader is None:
+        raise refuse("response_format.type", f"one of {', '.join(FORMS)}")
+    kind, make = reader
+    return make(kind.read("response_format", form))
 
 
 def _tools(given: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
@@ -211,6 +238,4 @@ def _tools(given: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:
     names = [tool["function"]["name"] for tool in tools]
     if len(set(names)) < len(names):
         raise refuse("tools", "functions of different names")
-    if choice not in ("none", "auto"):
-        raise RequestError("A tool call cannot be enforced.", code="unsupported", param="tool_choice")
     return tools, choice

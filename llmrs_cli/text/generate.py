@@ -12,6 +12,7 @@ token ids. Everything that can be wrong with a request is raised before anything
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from llmrs_cli.errors import ContextLengthError, EngineFault, ModelError, RequestError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
 from llmrs_cli.text.generation import Generation, TokenEngine
+from llmrs_cli.text.grammar import GrammarCompiler, GrammarMatcher
 from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
 from llmrs_cli.text.prompt import ChatPrompts, Prompt
 from llmrs_cli.text.reasoning import OPEN
@@ -71,6 +73,7 @@ class TextEngine:
         self._template = template
         self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
+        self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, engine.vocab, self.eos_ids)
 
     @classmethod
     def open(
@@ -91,9 +94,14 @@ class TextEngine:
         checkpoint = open_checkpoint(path)
 
         def open_here() -> Engine:
-            backend = open_backend(device)
             return open_engine(
-                checkpoint, backend, context=context, rows=rows, memory=memory, progress=progress
+                checkpoint,
+                open_backend(device),
+                context=context,
+                rows=rows,
+                memory=memory,
+                progress=progress,
+                grammars=grammars_of(checkpoint),
             )
 
         return cls.over(checkpoint, lambda: EngineThread(open_here))
@@ -127,6 +135,15 @@ class TextEngine:
     def template_source(self) -> str:
         """The chat template, in Jinja's language. Raises ModelError if there is none."""
         return self._template.source()
+
+    def check_grammar(self, grammar: str) -> None:
+        """Raise RequestError if answers cannot be held to `grammar` (of `text.grammar`); may take a while.
+
+        Needed only where the engine is in another process, which cannot say so in time.
+        """
+        if self._grammars is None:
+            raise _no_tokenizer()
+        self._grammars.compile(grammar)
 
     @property
     def tool_style(self) -> ToolStyle:
@@ -216,7 +233,10 @@ class TextEngine:
         if options.stop and self.tokenizer is None:
             raise RequestError("Without a tokenizer there are no stop strings.", param="stop")
         name = f"generation-{next(self._ids)}"
-        requests = [Request(f"{name}.{choice}", prompt, params, choice, salt) for choice in range(options.n)]
+        requests = [
+            Request(f"{name}.{choice}", prompt, params, choice, salt, options.grammar)
+            for choice in range(options.n)
+        ]
         decoders = [self._decoder(options) for _ in requests]
         return Generation(self._engine, requests, decoders, self.tokenizer, sink)
 
@@ -258,6 +278,19 @@ class TextEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def grammars_of(checkpoint: Checkpoint) -> Callable[[str], GrammarMatcher]:
+    """What compiles grammars for an engine of `checkpoint`; its tokenizer is read when first needed."""
+
+    @cache
+    def compiler() -> GrammarCompiler:
+        tokenizer, vocab = _tokenizer(checkpoint), checkpoint.spec.vocab
+        if tokenizer is None:
+            raise _no_tokenizer()
+        return GrammarCompiler(tokenizer, vocab, _end_tokens(checkpoint.spec.eos_ids, tokenizer, vocab))
+
+    return lambda grammar: compiler().compile(grammar)
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:

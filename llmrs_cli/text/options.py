@@ -52,6 +52,8 @@ class GenerateOptions:
     prompt_logprobs: int | None = None
     specials: bool = False
     """Control tokens are part of the text."""
+    grammar: str = ""
+    """What the answer must match (`text.grammar`); it then ends where that ends, or at max_tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,9 @@ def resolve(
     check_stops(options.stop)
     if not 1 <= options.n <= MAX_CHOICES:
         raise RequestError(f"n must be between 1 and {MAX_CHOICES}, not {options.n}.", param="n")
+    if options.grammar and (options.ignore_eos or options.min_tokens):
+        param = "ignore_eos" if options.ignore_eos else "min_tokens"
+        raise RequestError(f"{param} does not go with a form that ends by itself.", param=param)
     chosen = {
         name: getattr(defaults, name) if getattr(options, name) is None else getattr(options, name)
         for name in KINDS

@@ -1,0 +1,208 @@
+"""Forms that an answer can be held to: what a client asks for → a grammar, and a grammar → a matcher.
+
+A grammar is a text in the words of llguidance, so it can travel to an engine in another process; it is
+checked where it is made (`GrammarCompiler.compile`) and compiled again where it is followed. Whatever
+cannot be followed to the letter is refused: nothing is ever answered without the form that was asked for.
+Compiling is bounded by fuel, not by the clock, and runs without the GIL.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import llguidance
+import numpy as np
+from numpy.typing import NDArray
+
+from llmrs_cli.errors import RequestError
+from llmrs_cli.text.tokenizer import Tokenizer
+from llmrs_cli.text.tools import CLOSE, OPEN, ToolStyle
+
+MAX_SCHEMA, MAX_SCHEMA_DEPTH, MAX_ENUM = 64 * 1024, 32, 2000
+MAX_REGEX = 2 * 1024
+"""Characters."""
+MAX_CACHED = 64
+"""Compiled grammars that are kept."""
+BLANKS: Any = {"whitespace_pattern": r"[ \n]{0,8}"}
+"""Between the tokens of JSON; without a bound a model can go on for ever there."""
+FIELD = "response_format"
+
+
+class GrammarCompiler:
+    """Compiles grammars for one tokenizer; may be shared between threads."""
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int, eos_ids: Sequence[int]) -> None:
+        """`vocab` counts the ids that can be drawn; those without a token are never allowed."""
+        self._tokenizer = tokenizer
+        self._vocab = vocab
+        self._eos_ids = tuple(eos_ids)
+        self._tokens: llguidance.LLTokenizer | None = None
+        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile(self, grammar: str) -> GrammarMatcher:
+        """A matcher at the beginning of `grammar`. RequestError says why it cannot be followed."""
+        if not self._eos_ids:
+            raise refusal("This model has no end token, so its answers cannot be held to a form.")
+        with self._lock:
+            matcher = self._compiled.get(grammar)
+        if matcher is None:
+            matcher = self._compile(grammar)
+        with self._lock:
+            self._compiled[grammar] = matcher
+            self._compiled.move_to_end(grammar)
+            if len(self._compiled) > MAX_CACHED:
+                self._compiled.popitem(last=False)
+            return GrammarMatcher(matcher.deep_copy(), self._vocab)
+
+    def _compile(self, grammar: str) -> llguidance.LLMatcher:
+        limits = llguidance.LLParserLimits(verbose_errors=False)
+        matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=limits)
+        if matcher.is_error():
+            raise refusal(f"The form cannot be followed: {_shown(matcher.get_error())}")
+        if warnings := matcher.get_grammar_warnings():
+            raise refusal(f"The form cannot be followed to the letter: {_shown(warnings[0])}")
+        return matcher
+
+    def _vocabulary(self) -> llguidance.LLTokenizer:
+        with self._lock:
+            if self._tokens is None:
+                wrapper = llguidance.TokenizerWrapper(
+                    _Vocabulary(self._tokenizer, self._vocab, self._eos_ids)
+                )
+                self._tokens = llguidance.LLTokenizer(
+                    wrapper, n_vocab=self._vocab, eos_token=[*self._eos_ids]
+                )
+            return self._tokens
+
+
+class GrammarMatcher:
+    """One answer in the middle of its grammar; implements `engine.masks.Matcher`."""
+
+    def __init__(self, matcher: llguidance.LLMatcher, vocab: int) -> None:
+        self._matcher = matcher
+        self._words = -(-vocab // 32)
+
+    def advance(self, token: int) -> None:
+        """Take in a token. Raises ValueError if the grammar does not allow it."""
+        if not self._matcher.consume_token(token):
+            raise ValueError(f"token {token} breaks the grammar")
+
+    def mask(self) -> NDArray[np.uint32]:
+        """(ceil(V/32),): the tokens that may follow. Raises ValueError if the grammar has become too complex."""
+        if self._matcher.is_error():
+            raise ValueError("the grammar cannot be followed further")
+        data = self._matcher.compute_bitmask()
+        if self._matcher.is_error():
+            raise ValueError("the grammar cannot be followed further")
+        words = np.frombuffer(data, np.uint32)
+        return words[: self._words]
+
+
+class _Vocabulary:
+    """What llguidance wants to know of a tokenizer."""
+
+    bos_token_id = None
+
+    def __init__(self, tokenizer: Tokenizer, vocab: int, eos_ids: Sequence[int]) -> None:
+        self.eos_token_id = eos_ids[0]
+        self.tokens = [tokenizer.token_bytes(id) for id in range(vocab)]
+        self.special_token_ids = sorted(id for id in {*tokenizer.special_ids, *eos_ids} if id < vocab)
+        self._tokenizer = tokenizer
+
+    def __call__(self, text: str) -> list[int]:
+        return [*self._tokenizer.encode(text, bos=False)]
+
+
+def refusal(message: str, param: str = FIELD) -> RequestError:
+    """The error for a form that cannot be followed."""
+    return RequestError(message, code="invalid_grammar", param=param)
+
+
+# -- forms ---------------------------------------------------------------------------------------------
+
+
+def json_object() -> str:
+    """Any JSON object."""
+    return json_schema({"type": "object"})
+
+
+def json_schema(schema: Mapping[str, Any], param: str = FIELD) -> str:
+    """JSON that conforms to `schema`. RequestError if it is too large; what it holds is seen when compiled."""
+    _check_size(schema, param)
+    grammar: str = llguidance.LLMatcher.grammar_from_json_schema(dict(schema), overrides=BLANKS)
+    return grammar
+
+
+def regex(pattern: str) -> str:
+    """Text that matches a regular expression as a whole; it is never run by a backtracking engine."""
+    if not 0 < len(pattern) <= MAX_REGEX:
+        raise refusal(f"A pattern must have 1 to {MAX_REGEX} characters.")
+    grammar: str = llguidance.LLMatcher.grammar_from_regex(pattern)
+    return grammar
+
+
+def lark(source: str) -> str:
+    """Text that a grammar in Lark's notation produces."""
+    if not 0 < len(source) <= MAX_SCHEMA:
+        raise refusal(f"A grammar must have 1 to {MAX_SCHEMA} characters.")
+    grammar: str = llguidance.LLMatcher.grammar_from_lark(source)
+    return grammar
+
+
+def tool_calls(style: ToolStyle, tools: Sequence[Mapping[str, Any]], *, several: bool) -> str:
+    """Calls of `tools` (OpenAI's objects) and nothing else, as a model of this style writes them."""
+    argument = "arguments" if style is ToolStyle.TAGGED else "parameters"
+    calls = [_call_schema(tool["function"], argument) for tool in tools]
+    _check_size(calls, "tools")
+    schema = {"anyOf": calls, "x-guidance": BLANKS} if len(calls) > 1 else {**calls[0], "x-guidance": BLANKS}
+    if style is ToolStyle.BARE:
+        return lark(f"start: call\ncall: %json {json.dumps(schema)}")
+    more = r' ("\n" one)*' if several else ""
+    return lark(
+        f"start: one{more}\n"
+        f'one: {json.dumps(OPEN)} "\\n" call "\\n" {json.dumps(CLOSE)}\n'
+        f"call: %json {json.dumps(schema)}"
+    )
+
+
+def _call_schema(function: Mapping[str, Any], argument: str) -> dict[str, Any]:
+    parameters = function.get("parameters") or {"type": "object"}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, argument: {"type": "object", **parameters}},
+        "required": ["name", argument],
+        "additionalProperties": False,
+    }
+
+
+def _check_size(schema: Any, param: str) -> None:
+    if len(json.dumps(schema)) > MAX_SCHEMA:
+        raise refusal(f"A schema may have at most {MAX_SCHEMA} characters.", param)
+    _check_part(schema, param, 0)
+
+
+def _check_part(part: Any, param: str, depth: int) -> None:
+    if depth > MAX_SCHEMA_DEPTH:
+        raise refusal(f"A schema may be nested at most {MAX_SCHEMA_DEPTH} deep.", param)
+    if isinstance(part, Mapping):
+        choices = part.get("enum")
+        if isinstance(choices, list) and len(choices) > MAX_ENUM:
+            raise refusal(f"An enum may have at most {MAX_ENUM} values.", param)
+        if "x-guidance" in part:  # switches of the compiler, some of which would let keywords pass unseen
+            raise refusal("x-guidance is not supported.", param)
+        part = list(part.values())
+    if isinstance(part, list):
+        for item in part:
+            _check_part(item, param, depth + 1)
+
+
+def _shown(error: str) -> str:
+    """A library's words in a sentence of ours: the first line, escaped and shortened."""
+    line = error.strip().splitlines()[0] if error.strip() else "it is too complex"
+    line = line if line.isprintable() else line.encode("unicode_escape").decode("ascii")
+    return (line if len(line) <= 200 else line[:199] + "…").rstrip(".") + "."

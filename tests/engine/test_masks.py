@@ -1,0 +1,175 @@
+"""Answers under grammars in the engine: masks for the right rows at the right time, and nobody else slower."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.api import Engine, Grammars
+from llmrs_cli.engine.masks import Masks
+from llmrs_cli.engine.plan import StepPlan, StepResult
+from llmrs_cli.engine.scheduler import Scheduler
+from llmrs_cli.engine.types import FinishReason, Request, SamplingParams, TokenEvent
+from llmrs_cli.errors import RequestError
+from tests.helpers.drive import BLOCK, limits
+from tests.helpers.fake_runner import VOCAB, FakeRunner
+
+WORDS = -(-VOCAB // 32)
+
+
+class Counting:
+    """Allows the count of tokens taken so far; fails at the token it is told to."""
+
+    def __init__(self, fails_at: int | None = None) -> None:
+        self.tokens: list[int] = []
+        self._fails_at = fails_at
+
+    def advance(self, token: int) -> None:
+        if len(self.tokens) == self._fails_at:
+            raise ValueError("no more")
+        self.tokens.append(token)
+
+    def mask(self) -> NDArray[np.uint32]:
+        return np.full(WORDS, len(self.tokens), np.uint32)
+
+
+class Halves(FakeRunner):
+    """Keeps what was launched whole and what in halves."""
+
+    def __init__(self) -> None:
+        super().__init__(BLOCK)
+        self.calls: list[str] = []
+        self.masks: list[NDArray[np.uint32]] = []
+        self.plans: list[StepPlan] = []
+        self._body: StepPlan | None = None
+
+    def launch(self, plan: StepPlan) -> None:
+        self.calls.append("whole")
+        super().launch(plan)
+
+    def launch_body(self, plan: StepPlan) -> None:
+        self.calls.append("body")
+        self._body = plan
+
+    def launch_head(self, mask: NDArray[np.uint32]) -> None:
+        self.calls.append("head")
+        self.masks.append(mask)
+        assert self._body is not None
+        self.plans.append(self._body)
+        super().launch(self._body)
+
+    def collect(self) -> StepResult:
+        self.calls.append("read")
+        return super().collect()
+
+
+def engine(runner: Halves, lookahead: int, matchers: dict[str, Counting]) -> Engine:
+    grammars = Grammars(matchers.__getitem__, runner, Masks(VOCAB))
+    return Engine(Scheduler(limits()), runner, vocab=VOCAB, lookahead=lookahead, grammars=grammars)
+
+
+def ask(name: str, grammar: str = "", tokens: int = 4) -> Request:
+    return Request(name, (1, 2, 3), SamplingParams(max_tokens=tokens, ignore_eos=True), grammar=grammar)
+
+
+def submit(one: Engine, request: Request) -> None:
+    one.submit(request, one.matcher(request))
+
+
+def run(one: Engine) -> Iterator[TokenEvent]:
+    while one.has_work:
+        yield from one.step()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_each_mask_follows_the_token_before(lookahead: int) -> None:
+    runner, matcher = Halves(), Counting()
+    one = engine(runner, lookahead, {"g": matcher})
+    submit(one, ask("a", "g"))
+    tokens = [token for event in run(one) for token in event.tokens]
+    assert [int(mask[0, 0]) for mask in runner.masks] == [0, 1, 2, 3]
+    assert matcher.tokens == tokens[:-1]  # the last one ends the answer: nothing follows it
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_rows_without_a_grammar_are_free(lookahead: int) -> None:
+    runner = Halves()
+    one = engine(runner, lookahead, {"g": Counting()})
+    submit(one, ask("free"))
+    submit(one, ask("bound", "g"))
+    list(run(one))
+    for plan, mask in zip(runner.plans, runner.masks, strict=True):
+        chunks = [chunk for chunk in plan.chunks if chunk.samples]
+        assert mask.shape == (len(chunks), WORDS)
+        for chunk, row in zip(chunks, mask, strict=True):
+            assert (row == 0xFFFFFFFF).all() == (chunk.request_id == "free")
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_steps_without_a_grammar_are_launched_whole(lookahead: int) -> None:
+    runner = Halves()
+    one = engine(runner, lookahead, {"g": Counting()})
+    submit(one, ask("free"))
+    list(run(one))
+    submit(one, ask("bound", "g", 2))
+    list(run(one))
+    submit(one, ask("again"))
+    list(run(one))
+    assert runner.calls.count("body") == runner.calls.count("head") == 2
+    assert runner.calls[-1] == "read"
+    one.close()
+
+
+def test_the_step_before_is_read_while_the_body_runs() -> None:
+    runner = Halves()
+    one = engine(runner, 1, {"g": Counting()})
+    submit(one, ask("bound", "g", 3))
+    list(run(one))
+    assert runner.calls[:8] == ["body", "head", "body", "read", "head", "body", "read", "head"]
+    one.close()
+
+
+def test_the_answers_of_others_are_the_same_beside_a_grammar() -> None:
+    def answers(beside: bool) -> list[int]:
+        one = engine(Halves(), 1, {"g": Counting()})
+        submit(one, ask("free"))
+        if beside:
+            submit(one, ask("bound", "g"))
+        tokens = [token for event in run(one) if event.request_id == "free" for token in event.tokens]
+        one.close()
+        return tokens
+
+    assert answers(beside=True) == answers(beside=False)
+
+
+def test_a_matcher_that_fails_allows_nothing() -> None:
+    runner = Halves()
+    one = engine(runner, 0, {"g": Counting(fails_at=1)})
+    submit(one, ask("bound", "g"))
+    list(run(one))
+    assert [int(mask.max()) for mask in runner.masks] == [0, 1, 0, 0]
+    one.close()
+
+
+def test_an_aborted_request_is_followed_no_further() -> None:
+    runner = Halves()
+    one = engine(runner, 1, {"g": Counting()})
+    submit(one, ask("bound", "g"))
+    one.step()
+    one.abort("bound")
+    assert [event.finish for event in run(one)][-1] is FinishReason.ABORT
+    assert not one.has_work
+    one.close()
+
+
+def test_an_engine_without_grammars_says_so() -> None:
+    one = Engine(Scheduler(limits()), FakeRunner(BLOCK), vocab=VOCAB)
+    assert one.matcher(ask("a")) is None
+    with pytest.raises(RequestError) as error:
+        one.matcher(ask("a", "g"))
+    assert error.value.code == "unsupported"

@@ -1,0 +1,149 @@
+"""Answers that must have a form, over the wire: kept to by a model that would say something else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.helpers.served import Reply, Served
+from tests.server.test_chat import TOOLS, both, chat
+
+A = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def form(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+def ask(server: Served, **fields: Any) -> Reply:
+    return server.post("/v1/chat/completions", chat(**fields))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_conforms_to_its_schema(server: Served, stream: bool) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["é", "😊"]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    answer = both(server, chat(response_format=form(schema)))
+    assert json.loads(answer["content"])["a"] in ("é", "😊")
+    assert answer["finish"] == "stop"
+
+
+def test_the_official_client_parses_a_schema(client: openai.OpenAI) -> None:
+    wanted: Any = form({"enum": [True]})
+    answer = client.chat.completions.create(
+        model="script", messages=[{"role": "user", "content": "hi"}], response_format=wanted, temperature=0
+    )
+    assert answer.choices[0].message.content == "true"
+
+
+def test_a_pattern_is_kept_to(server: Served) -> None:
+    answer = both(server, chat(response_format={"type": "regex", "regex": "[ab]{3}c"}))
+    assert len(answer["content"]) == 4
+    assert answer["content"][3] == "c"
+
+
+def test_a_grammar_is_kept_to(server: Served) -> None:
+    answer = both(server, chat(response_format={"type": "grammar", "grammar": 'start: "yes" | "no"'}))
+    assert answer["content"] in ("yes", "no")
+
+
+def test_completions_keep_to_a_form_too(server: Served) -> None:
+    body = {"prompt": "S", "response_format": {"type": "regex", "regex": "x{5}"}, "temperature": 0}
+    assert server.post("/v1/completions", body).json["choices"][0]["text"] == "xxxxx"
+
+
+def test_any_json_object_may_be_asked_for(server: Served) -> None:
+    reply = ask(server, response_format={"type": "json_object"}, max_tokens=30).json["choices"][0]
+    assert reply["message"]["content"].startswith("{")
+
+
+def test_an_answer_that_is_cut_is_given_as_it_is(server: Served) -> None:
+    reply = ask(server, response_format=form({"type": "string", "minLength": 50}), max_tokens=5).json[
+        "choices"
+    ][0]
+    assert reply["finish_reason"] == "length"
+    assert reply["message"]["content"].startswith('"')
+    assert not reply["message"]["content"][1:].endswith('"')
+
+
+@pytest.mark.parametrize(
+    "response_format",
+    [
+        {"type": "xml"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"name": "x"}},
+        {},
+        {"type": 5},
+        {"type": "regex", "regex": "("},
+        {"type": "grammar", "grammar": "nonsense"},
+        {"type": "json_object", "schema": {}},
+        form({"type": "array", "uniqueItems": True}),
+        form({"not": {}}),
+        form({"x-guidance": {"lenient": True}}),
+        form({"type": "integer", "minimum": 7, "maximum": 6}),
+    ],
+)
+def test_a_form_that_cannot_be_kept_to_is_refused(server: Served, response_format: Any) -> None:
+    reply = ask(server, response_format=response_format)
+    assert reply.status == 400
+    assert reply.error["param"].startswith("response_format")
+
+
+@pytest.mark.parametrize("fields", [{"ignore_eos": True}, {"min_tokens": 3}])
+def test_what_would_run_past_the_end_of_a_form_is_refused(server: Served, fields: dict[str, Any]) -> None:
+    reply = ask(server, response_format={"type": "regex", "regex": "a"}, **fields)
+    assert (reply.status, reply.error["param"]) == (400, next(iter(fields)))
+
+
+def test_a_call_can_be_required(server: Served) -> None:
+    tools = [{"type": "function", "function": {"name": "f", "parameters": A}}]
+    named = {"type": "function", "function": {"name": "f"}}
+    for choice in ("required", named):
+        reply = both(
+            server,
+            chat(
+                tools=tools,
+                tool_choice=choice,
+                parallel_tool_calls=False,
+                max_tokens=400,
+                logit_bias={"15": 9},
+            ),
+        )
+        if reply["finish"] == "tool_calls":
+            (call,) = reply["calls"]
+            assert call["name"] == "f"
+            assert json.loads(call["arguments"]).keys() == {"a"}
+        else:
+            assert reply["finish"] == "length"
+
+
+def test_a_required_call_has_no_other_form(server: Served) -> None:
+    reply = ask(server, tools=TOOLS, tool_choice="required", response_format={"type": "json_object"})
+    assert (reply.status, reply.error["param"]) == (400, "response_format")
+
+
+def test_a_neighbour_under_a_grammar_changes_nothing(server: Served) -> None:
+    body = chat("F", seed=3, temperature=1, max_tokens=20)
+    alone = server.post("/v1/chat/completions", body).json["choices"][0]["message"]["content"]
+    bound = chat(response_format=form({"type": "string", "minLength": 90}), stream=True, max_tokens=60)
+    connection = server.connect()
+    try:
+        connection.request(
+            "POST", "/v1/chat/completions", json.dumps(bound).encode(), {"Content-Type": "application/json"}
+        )
+        assert server.post("/v1/chat/completions", body).json["choices"][0]["message"]["content"] == alone
+        connection.getresponse().read()
+    finally:
+        connection.close()

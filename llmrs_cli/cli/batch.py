@@ -59,9 +59,10 @@ def command(
       jq -c '{prompt: .question, id}' faq.json | llmrs batch - | jq -r .text
     """
     from llmrs_cli.cli.batch_job import Asked, run
+    from llmrs_cli.cli.batch_plan import dry_run
 
     options: dict[str, Any] = {**sampling.given(), "logprobs": logprobs}
     if n is not None:
         options["n"] = n
     asked = Asked(job, model, options, system, return_token_ids)
-    return run(asked, Terminal.standard(quiet=quiet))
+    return (dry_run if job.dry_run else run)(asked, Terminal.standard(quiet=quiet))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from llmrs_cli.batch.results import OUR_KEYS, Form, Writer
 from llmrs_cli.batch.run import Run
 from llmrs_cli.batch.sink import is_plain, open_input
 from llmrs_cli.batch.source import Format, Source
+from llmrs_cli.batch.speeds import remember
 from llmrs_cli.cli.batch_options import BatchOptions
 from llmrs_cli.cli.batch_outlet import Outlet, open_outlet
 from llmrs_cli.cli.batch_progress import Progress, figures
@@ -33,6 +35,7 @@ from llmrs_cli.cli.faults import Terminated
 from llmrs_cli.cli.models import Chosen, choose, open_engine
 from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
+from llmrs_cli.config import directories, private_directory
 from llmrs_cli.errors import ExitCode, RowsFailedError, UsageError, quoted
 
 if TYPE_CHECKING:
@@ -118,6 +121,7 @@ def run(asked: Asked, terminal: Terminal) -> int:
         )
         progress = Progress(outlet.reused, lambda: batch.read, _share_of(stream))
         _answer(batch, outlet.watch(numbered), outlet, progress, terminal)
+        remember(speeds_file(), speed_key(chosen), batch.counts, progress.seconds)
     return _status(outlet.reused, batch.counts)
 
 
@@ -215,6 +219,16 @@ def mentioned(rows: Numbered, name: ModelName, terminal: Terminal) -> Iterator[t
 
 
 # -- around it ----------------------------------------------------------------------------------------
+
+
+def speeds_file() -> Path:
+    """Where the speeds of earlier runs are kept."""
+    return private_directory(directories().cache) / "speeds.json"
+
+
+def speed_key(chosen: Chosen) -> str:
+    """What a speed belongs to."""
+    return f"{model_version(chosen)} on {chosen.device}"
 
 
 def model_version(chosen: Chosen) -> str:

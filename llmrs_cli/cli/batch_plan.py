@@ -1,0 +1,92 @@
+"""`llmrs batch --dry-run`: what a run would do, without loading weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from llmrs_cli.batch.plan import Plan, make_plan
+from llmrs_cli.batch.speeds import Speed, recall
+from llmrs_cli.cli.batch_job import MAX_TOKENS, Asked, mentioned, reader_of, speed_key, speeds_file
+from llmrs_cli.cli.batch_progress import duration
+from llmrs_cli.cli.models import Chosen, choose
+from llmrs_cli.cli.terminal import Terminal
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.errors import EngineFault, ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from llmrs_cli.engine import EngineLimits, EngineStats
+    from llmrs_cli.text.generate import TextEngine
+
+
+def dry_run(asked: Asked, terminal: Terminal) -> int:
+    """Print the plan on stdout; status 3 if some rows cannot be answered."""
+    again = reader_of(asked.source)
+    if again is None:
+        raise UsageError("Only a file can be looked at before a run.", hint="Save the rows in a file first.")
+    chosen = choose(asked.model, terminal)
+    engine = _engine(chosen)
+    with terminal.working("Reading"):
+        rows = mentioned(again(), chosen.name, terminal)
+        plan = make_plan(engine, asked.job_for(chosen.name, seed=0), rows)
+    speed = recall(speeds_file(), speed_key(chosen))
+    limit = asked.options.get("max_tokens") or MAX_TOKENS
+    for line in report(plan, engine.context, limit, speed, chosen.device):
+        terminal.data(line)
+    return ExitCode.ROWS_FAILED if plan.failing else ExitCode.OK
+
+
+def report(plan: Plan, context: int, limit: int, speed: Speed | None, device: str) -> Iterator[str]:
+    """The plan in lines. `limit`: tokens of an answer, where the row says nothing."""
+    yield f"{plan.rows} rows, {plan.failing} cannot be answered, {plan.too_long} of them too long"
+    yield f"{plan.merged} rows equal others and are computed once"
+    longest = f"the longest {plan.longest}; the context holds {context}, as far as memory allows"
+    yield f"{plan.prompt_tokens} prompt tokens, {longest}"
+    yield f"{plan.answers} answers of at most {limit} tokens, where a row does not say otherwise"
+    if speed is None:
+        yield f"time unknown: no run of this model was measured on {device}; one with --limit 50 will do"
+    else:
+        guess = plan.answers * min(speed.mean_answer, limit) / speed.tokens_per_second
+        yield (
+            f"about {duration(guess)} on {device}, if answers have {speed.mean_answer:.0f} tokens at"
+            f" {speed.tokens_per_second:.0f} tok/s as in the last run"
+        )
+    for number, message in plan.problems:
+        yield f"line {number}: {message}"
+    if plan.failing > len(plan.problems):
+        yield f"... and {plan.failing - len(plan.problems)} more"
+
+
+def _engine(chosen: Chosen) -> TextEngine:
+    """The text side of a model, over an engine that computes nothing."""
+    from llmrs_cli.engine import EngineLimits
+    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.text.generate import TextEngine
+
+    checkpoint = open_checkpoint(chosen.path)
+    context = min(chosen.context or checkpoint.spec.max_context, checkpoint.spec.max_context)
+    limits = EngineLimits(1, context, context, 1, 2, 2)
+    return TextEngine.over(checkpoint, lambda: _NoEngine(limits, checkpoint.spec.vocab))
+
+
+class _NoEngine:
+    """Accepts or refuses as an engine does, and ends each request at once."""
+
+    def __init__(self, limits: EngineLimits, vocab: int) -> None:
+        self.limits, self.vocab = limits, vocab
+        self.fault: EngineFault | None = None
+
+    def submit(self, request: Request, sink: Callable[[TokenEvent], None]) -> None:
+        from llmrs_cli.engine.limits import check_request
+
+        check_request(request, self.limits, self.vocab)
+        sink(TokenEvent(request.id, finish=FinishReason.ABORT))
+
+    def abort(self, request_id: str) -> None:
+        pass
+
+    def stats(self) -> EngineStats:
+        raise EngineFault("Nothing is computed here.")
+
+    def close(self) -> None:
+        pass

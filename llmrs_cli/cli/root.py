@@ -24,7 +24,7 @@ from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
 from llmrs_cli.errors import ExitCode, UsageError, quoted
 
 COMMANDS = (
-    *("chat", "batch", "serve"),
+    *("chat", "run", "sessions", "batch", "serve"),
     *("pull", "list", "show", "rm", "prune", "du"),
     *("alias", "default", "config"),
     *("verify", "bench", "doctor", "completion", "help"),
@@ -117,6 +117,7 @@ def root() -> None:
     \b
       llmrs chat                              talk to a model
       llmrs chat qwen2.5-3b -p "Why is the sky blue?"
+      llmrs chat -c                           go on where you left
       llmrs batch prompts.jsonl -o answers.jsonl
       llmrs serve qwen2.5-3b                  answer OpenAI clients
       llmrs doctor                            what was found here, and what is missing

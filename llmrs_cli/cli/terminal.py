@@ -249,7 +249,9 @@ def _fold_line(line: str, width: int) -> str:
     if len(line) <= width:
         return line
     gap = re.search(r"\S {2,}(?=\S)", line)
-    hang = gap.end() if gap and gap.end() <= width // 2 else len(line) - len(line.lstrip())
+    hang = len(line) - len(line.lstrip())
+    if gap:
+        hang = gap.end() if gap.end() <= width // 2 else hang + 4
     return textwrap.fill(
         line,
         width,

@@ -24,7 +24,7 @@ def lines(arch: str, unit: Unit) -> list[str]:
 
 
 def main() -> None:
-    jobs = [(arch, unit) for arch in ARCHITECTURES for unit in all_units()]
+    jobs = [(arch, unit) for arch in ARCHITECTURES for unit in all_units(arch)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda job: lines(*job), jobs)
     REPORT.write_text("\n".join(line for part in found for line in part) + "\n")

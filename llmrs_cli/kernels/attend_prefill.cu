@@ -23,6 +23,11 @@ constexpr int D_TILES = HEAD_DIM / 8;
 constexpr int CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a row
 constexpr bool QUERIES_SHARED = HEAD_DIM > 128;  // large heads leave no registers for the queries
 constexpr int STEPS = HEAD_DIM / 16;
+#if __CUDA_ARCH__ >= 1000
+constexpr int COPIES = 2;  // unrolled; more spill there
+#else
+constexpr int COPIES = 64;
+#endif
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefill(
     const HALF* q,            // (T, Hq, D)
@@ -62,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
         if (page < pages) {
             const i64 base = (i64(table[page]) * kv_heads + kv_head) * PAGE * HEAD_DIM;
             const u32 to = shared_address(shared) + stage * 2 * PAGE_BYTES;
-#pragma unroll
+#pragma unroll COPIES
             for (int i = 0; i < PAGE * CHUNKS / (WARPS * 32); i++) {
                 const int chunk = i * WARPS * 32 + threadIdx.x, row = chunk / CHUNKS, column = chunk % CHUNKS;
                 const bool inside = page * PAGE + row < context;

@@ -22,19 +22,21 @@ from llmrs_cli.kernels.loader import Unit
 HEAD_DIMS = (64, 96, 128, 256)
 """Head sizes of the models we know; other multiples of 16 up to 256 compile when they are met."""
 
+MUCH_SHARED = ("sm_80", "sm_90a", "sm_100")
+"""Architectures whose blocks may take 160 KiB of shared memory and more."""
 STEP_UNITS = tuple(module.UNIT for module in (sample, logprobs, scatter, gather, count_tokens))
 """Units that know no 16-bit type."""
 
 
-def model_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
+def model_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     """Units for one 16-bit type and head size."""
-    return (*STEP_UNITS, *typed_units(bf16), *head_units(bf16, head_dim))
+    return (*STEP_UNITS, *typed_units(bf16, arch), *head_units(bf16, head_dim))
 
 
-def typed_units(bf16: bool) -> tuple[Unit, ...]:
+def typed_units(bf16: bool, arch: str) -> tuple[Unit, ...]:
     """Units that depend on the 16-bit type alone."""
     simple = (module.unit(bf16) for module in (embed, rms_norm, silu_mul, rope_store))
-    return (*simple, *linear_small.units(bf16))
+    return (*simple, *linear_small.units(bf16, deep=arch in MUCH_SHARED))
 
 
 def head_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
@@ -43,11 +45,11 @@ def head_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
     return attend_decode.unit(bf16, head_dim), prefill
 
 
-def all_units() -> tuple[Unit, ...]:
-    """Every unit for every 16-bit type and known head size."""
+def all_units(arch: str) -> tuple[Unit, ...]:
+    """Every unit that a GPU of this architecture may need, for each 16-bit type and known head size."""
     units = [read_all.UNIT, *STEP_UNITS]
     for bf16 in (True, False):
-        units += typed_units(bf16)
+        units += typed_units(bf16, arch)
         for head_dim in HEAD_DIMS:
             units += head_units(bf16, head_dim)
     return tuple(units)

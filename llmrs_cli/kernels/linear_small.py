@@ -57,9 +57,9 @@ def fits(plan: SmallPlan, m: int, k: int, shared_limit: int) -> bool:
     return shared_bytes(plan, m, k, normed=True) <= shared_limit
 
 
-def units(bf16: bool) -> tuple[Unit, ...]:
-    """The units that `default_plan` uses."""
-    return tuple(unit(bf16, SmallPlan(1, 1, depth=depth)) for depth in (DEEP, SHALLOW))
+def units(bf16: bool, deep: bool) -> tuple[Unit, ...]:
+    """The unit that `default_plan` uses, on a GPU with much shared memory (`deep`) or little."""
+    return (unit(bf16, SmallPlan(1, 1, depth=DEEP if deep else SHALLOW)),)
 
 
 def default_plan(n: int, k: int, multiprocessors: int, shared_limit: int) -> SmallPlan:

@@ -12,6 +12,13 @@ constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
 constexpr int BINS = 2048;
 constexpr int DIGITS = 3;  // 11 + 11 + 10 bits
+#if __CUDA_ARCH__ >= 1200
+constexpr int LOADS = 1;  // in flight for a thread; more spill there
+#define KEEP_SMALL _Pragma("unroll 1")
+#else
+constexpr int LOADS = 4;
+#define KEEP_SMALL
+#endif
 #define INFINITE __int_as_float(0x7f800000)
 
 // A row's sampling state; the host writes it as 16 words.
@@ -159,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
             raw[h] = i < few ? l[id_of(i)] : 0.0f;
         }
         __syncthreads();
-        for (int id = begin + threadIdx.x; id < end; id += THREADS) {
+        KEEP_SMALL for (int id = begin + threadIdx.x; id < end; id += THREADS) {
             const float value = l[id];
             bad |= !(value < INFINITE);
             l[id] = final_score(seen ? penalise(s, value, seen[id]) : value, id);
@@ -184,13 +191,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
     // visit(value, id) over the slice, ids ascending for each thread; four values a load where rows are aligned.
     auto for_each = [&](auto visit) {
         if (vocab % 4 == 0) {
-#pragma unroll 4
+#pragma unroll LOADS
             for (int id = begin + threadIdx.x * 4; id < end; id += THREADS * 4) {
                 const float4 v = *reinterpret_cast<const float4*>(l + id);
                 visit(v.x, id), visit(v.y, id + 1), visit(v.z, id + 2), visit(v.w, id + 3);
             }
         } else {
-            for (int id = begin + threadIdx.x; id < end; id += THREADS) visit(l[id], id);
+            KEEP_SMALL for (int id = begin + threadIdx.x; id < end; id += THREADS) visit(l[id], id);
         }
     };
     // The best of s + g over ids that `kept` lets through; Philox gives four ids at once.
@@ -231,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
         row_barrier(meeting + r, round);
         float top = -INFINITE;
         int any_bad = 0;
-        for (int b = 0; b < blocks; b++) {
+        KEEP_SMALL for (int b = 0; b < blocks; b++) {
             top = fmaxf(top, __ldcg(&mine[b].greedy.score));
             any_bad |= __ldcg(&mine[b].bad);
         }
@@ -292,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) sample(
                     for (int i = 0; i < PER; i++) {
                         const int bin = BINS - 1 - (threadIdx.x * PER + i);
                         count[i] = 0, weight[i] = 0;
-                        for (int b = 0; b < blocks; b++) {
+                        KEEP_SMALL for (int b = 0; b < blocks; b++) {
                             count[i] += __ldcg(&both[b].count[bin]);
                             weight[i] += __ldcg(&both[b].low[bin]) + (u64(__ldcg(&both[b].high[bin])) << 16);
                         }

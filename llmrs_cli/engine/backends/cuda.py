@@ -24,6 +24,7 @@ from llmrs_cli.engine.backends.cuda_rows import PAGE, CudaRows, CudaStep
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels import attend_decode, attend_prefill
+from llmrs_cli.kernels.catalog import model_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
@@ -100,6 +101,8 @@ class CudaBackend(Backend):
         return cp.asarray(np.concatenate([cos, sin], axis=1).astype(np.float32))
 
     def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
+        # All at once and in parallel, rather than one by one in the first steps.
+        self.device.build(model_units(self._bf16 is not False, head_dim, self.device.loader.arch))
         grid = attend_decode.grid_blocks(self.device.multiprocessors, head_dim)
         self._shares = max(grid // kv_heads, 1)
         shape = blocks, kv_heads, PAGE, head_dim
@@ -131,9 +134,6 @@ class CudaBackend(Backend):
 
     # -- fused ops ------------------------------------------------------------------------------------
 
-    def embed(self, table: Linear, step: StepArrays) -> Hidden:
-        return Hidden(self.embed_ids(table, step.ids))
-
     def norm_qkv_rope_store(
         self, hidden: Hidden, layer: LayerWeights, kv: KvLayer, rope: RopeTable, step: StepArrays
     ) -> Array:
@@ -146,9 +146,6 @@ class CudaBackend(Backend):
             (layer.q_norm, layer.k_norm), geometry.eps, q, kv.keys, kv.values,
         )  # fmt: skip
         return q
-
-    def attend(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
-        return self.attention(q, kv, step, geometry)
 
     def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
         assert isinstance(weight, CudaLinear)

@@ -1,0 +1,74 @@
+"""The forward pass as a list of calls: five fused ops a layer, each layer with its own weights and cache.
+
+What the ops compute is their own tests' business; here they only write down who calls them with what.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from llmrs_cli.engine.model.decoder import run_body, run_head
+
+
+class Recorder:
+    """A backend whose ops return a name for what they were asked to make."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, op: str) -> Any:
+        def call(*args: Any) -> str:
+            self.calls.append((op, args))
+            return f"{op} {len(self.calls)}"
+
+        return call
+
+
+def model(layers: int) -> Any:
+    """Weights that are names."""
+    made = [SimpleNamespace(geometry=f"geometry {i}", o=f"o {i}", down=f"down {i}") for i in range(layers)]
+    return SimpleNamespace(
+        embedding="embedding", layers=made, rope="rope", norm="norm", eps=1e-6, head="head"
+    )
+
+
+def body(layers: int, caches: list[str]) -> tuple[Recorder, Any, str]:
+    recorder, weights = Recorder(), model(layers)
+    hidden: Any = run_body(recorder, weights, caches, "step")  # type: ignore[arg-type]
+    return recorder, weights, hidden
+
+
+def test_a_layer_is_five_calls_over_its_own_weights_and_cache() -> None:
+    recorder, weights, hidden = body(2, ["cache 0", "cache 1"])
+    assert hidden == "embed 1"
+    expected: list[tuple[str, tuple[Any, ...]]] = [("embed", ("embedding", "step"))]
+    for i, layer in enumerate(weights.layers):
+        q, mixed, activated = (f"{op} {5 * i + at}" for op, at in MADE)
+        expected += [
+            ("norm_qkv_rope_store", (hidden, layer, f"cache {i}", "rope", "step")),
+            ("attend", (q, f"cache {i}", "step", f"geometry {i}")),
+            ("project_add", (mixed, f"o {i}", hidden)),
+            ("norm_gate_up", (hidden, layer)),
+            ("project_add", (activated, f"down {i}", hidden)),
+        ]
+    assert recorder.calls == expected
+
+
+MADE = (("norm_qkv_rope_store", 2), ("attend", 3), ("norm_gate_up", 5))
+"""Results that the next call of the layer takes, with their place among the calls."""
+
+
+@pytest.mark.parametrize("caches", [[], ["only one"], ["a", "b", "one too many"]])
+def test_a_cache_for_each_layer_no_more_and_no_less(caches: list[str]) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        body(2, caches)
+
+
+def test_the_head_is_one_call_over_the_tokens_that_ask_for_logits() -> None:
+    recorder = Recorder()
+    logits: Any = run_head(recorder, model(1), "hidden", "tokens")  # type: ignore[arg-type]
+    assert logits == "head 1"
+    assert recorder.calls == [("head", ("hidden", "tokens", "norm", 1e-6, "head"))]

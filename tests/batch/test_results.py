@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.batch.records import Ask, Row, Shape
-from llmrs_cli.batch.results import Answer, Choice, Writer, encode
+from llmrs_cli.batch.results import Answer, Choice, Form, Writer, encode
 from llmrs_cli.errors import ContextLengthError, EngineFault, LlmrsError, RequestError
 
 WRITER = Writer(model="tiny", created=1_700_000_000)
@@ -128,3 +128,31 @@ def test_every_text_comes_back(text: str) -> None:
     line.encode("utf-8")
     assert len(line.splitlines()) == 1
     assert json.loads(line)["text"] == text
+
+
+# -- forms that the user asks for ---------------------------------------------------------------------
+
+
+def test_flat_rows_may_be_answered_as_openai_does() -> None:
+    writer = Writer("tiny", 0, form=Form.OPENAI)
+    answers = [written(row(ids=ids), ANSWER, writer) for ids in ({"custom_id": "a"}, {"id": 7}, {})]
+    assert [record["custom_id"] for record in answers] == ["a", "7", "row-3"]
+    body = answers[0]["response"]["body"]
+    assert (body["object"], body["choices"][0]["message"]["content"]) == ("chat.completion", "Lima")
+    failed = written(row(), RequestError("Odd."), writer)
+    assert failed["response"]["status_code"] == 400
+
+
+def test_requests_may_be_answered_flat() -> None:
+    record = written(row(Shape.COMPLETION, {"custom_id": "a"}), ANSWER, Writer("tiny", 0, form=Form.FLAT))
+    assert (record["custom_id"], record["text"], record["index"]) == ("a", "Lima", 3)
+
+
+def test_plain_text_is_one_line_whatever_was_said() -> None:
+    writer = Writer("tiny", 0, form=Form.TEXT)
+    said = Answer([Choice("a\r\n\tb\\n\u2028\x0b\x0c\x85", (1,), "stop")], prompt_tokens=1)
+    line = writer.line(row(), said)
+    assert line == r"a\r\n\tb\\n\u2028\x0b\x0c\u0085"
+    assert line.splitlines() == [line]
+    assert writer.line(row(), TWO) == "a\tb"
+    assert writer.line(row(), RequestError("Odd.")) == ""

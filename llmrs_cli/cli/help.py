@@ -14,7 +14,7 @@ from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError, quoted
 
 FORMATS = """\
-Input of `llmrs batch`: one JSON object a line, told apart by its keys.
+Input of `llmrs batch` (--format). JSON lines, told apart by their keys:
 
   {"prompt": "Capital of Peru?"}                     a user message ("system" may stand beside it)
   {"messages": [{"role": "user", "content": "Hi"}]}  a conversation
@@ -25,15 +25,30 @@ Input of `llmrs batch`: one JSON object a line, told apart by its keys.
 Beside them may stand "id" or "custom_id" and the options temperature, top_p, top_k, min_p,
 repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, max_tokens, min_tokens,
 stop, stop_token_ids, ignore_eos, n, logprobs, top_logprobs and chat_template_kwargs. Other keys are
-copied to the output; one that resembles an option is an error.
+copied to the output; one that resembles an option is an error. An id that was used before is one too.
 
-Output: one line a row, in input order. For the first three kinds
+  text       one prompt a line; its line number is its id. For .txt and for anything whose name does
+             not say and that begins with neither { nor [.
+  csv, tsv   a header line, then records. --prompt-template 'Classify: {text}' makes the prompt of the
+             columns (without it, the column "prompt" is the prompt); {{ and }} are braces. All columns
+             are copied, none is an option; "id" or --id-field NAME is the id. CSV cells may be quoted
+             and hold lines; TSV has no quoting. A template also works on JSON lines.
 
-  {"index": 0, "id": 7, "text": "...", "finish_reason": "stop", "usage": {...}, "error": null}
+gzip and zstd are known by their first bytes; an output is compressed if its name ends in .gz or .zst.
+(zstd needs the package backports.zstd.)
 
-with "texts" and "finish_reasons" where n > 1, and "token_ids" with --return-token-ids. A row that failed
-has "text": null and "error": {"code", "message", "param", "line"}. OpenAI requests are answered as
-OpenAI's batch API does, with the error at the top level as well."""
+Output (--output-format): one line a row, in input order, or with --order done as rows finish.
+
+  flat       {"index": 0, "id": 7, "text": "...", "finish_reason": "stop", "usage": {...}, "error": null}
+             with "texts" and "finish_reasons" where n > 1, and "token_ids" with --return-token-ids.
+             A row that failed has "text": null and "error": {"code", "message", "param", "line"}.
+  openai     as OpenAI's batch API answers, with the error at the top level as well
+  text       the answer alone; \\n, \\r, \\t and \\\\ stand for what would break the line. A row that
+             failed is an empty line.
+  auto       openai for OpenAI's requests, else flat
+
+Beside -o OUT stand, while it runs, OUT.journal (every finished row; --resume needs it, and it is removed at
+the end) and OUT.lock, and then OUT.manifest.json: model, settings, seed, counts and tokens."""
 
 SETTINGS = """\
 A setting comes from the first of: a flag, an environment variable, the settings file, the default.

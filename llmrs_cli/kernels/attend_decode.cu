@@ -9,7 +9,11 @@
 #include "attention.cuh"
 
 constexpr int WARPS = 4;
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
+constexpr int STAGES = 2;                         // blocks may take little shared memory there
+#else
 constexpr int STAGES = HEAD_DIM > 128 ? 2 : 3;
+#endif
 constexpr int TILE_BYTES = 16 * ROW_BYTES;        // 16 tokens of keys or of values
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;
 constexpr int D_TILES = HEAD_DIM / 8;

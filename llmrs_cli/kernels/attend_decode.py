@@ -23,9 +23,12 @@ def unit(bf16: bool, head_dim: int) -> Unit:
     return Unit("attend_decode", (("BF16", int(bf16)), ("HEAD_DIM", head_dim)))
 
 
-def shared_bytes(head_dim: int, group: int) -> int:
-    """Dynamic shared memory of a block: a ring of pages per warp, and the merge buffer."""
-    stages = 2 if head_dim > 128 else 3
+def shared_bytes(head_dim: int, group: int, little: bool) -> int:
+    """Dynamic shared memory of a block: a ring of pages per warp, and the merge buffer.
+
+    `little`: the GPU gives a block less than 160 KiB (sm_86, sm_89, sm_120).
+    """
+    stages = 2 if head_dim > 128 or little else 3
     ring = WARPS * stages * 2 * 16 * (head_dim * 2 + 16)
     queries = 16 * (head_dim * 2 + 16) if head_dim > 128 else 0
     return ring + group * max(head_dim + EXTRA, MAX_PARTS) * 4 + queries
@@ -88,13 +91,14 @@ def attend_decode(
     blocks: int,
     scale: float,
     window: int = 0,
+    little: bool = False,
 ) -> None:
     """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
 
     q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start
     (S + 1,), first_page (S + 2,): pages before each sequence, then `chunk_pages`; out (T, Hq·D). `partials`
     (`partial_slots`, G·(D + 4)) float32 is scratch; `arrivals` (≥ S·Hkv,) int32 holds zeros before and
-    after. window 0: none. The arrays that describe the step must be complete before the step's first kernel.
+    after. window 0: none; `little` as in `shared_bytes`. The arrays that describe the step must be complete before the step's first kernel.
     """
     _, heads, d = q.shape
     sequences, width = rows.size, tables.shape[1]
@@ -107,7 +111,7 @@ def attend_decode(
     assert arrivals.size >= sequences * kv_heads
     _kernel(bf16, heads, d, sequences).launch(
         device,
-        Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group)),
+        Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group, little)),
         q, keys, values, tables, rows, contexts, query_start, first_page, out, partials, arrivals,
         scale * math.log2(math.e), sequences, width, kv_heads, group, window,
     )  # fmt: skip

@@ -30,6 +30,7 @@ from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.graphs import Graphs
 from llmrs_cli.kernels.linear_small import (
+    DEEP_SHARED,
     MAX_NORM_TOKENS,
     MAX_TOKENS,
     Epilogue,
@@ -242,15 +243,9 @@ class CudaBackend(Backend):
             partials = self._arena.take("partials", (slots, width), cp.float32)
             arrivals = self._arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
             attend_decode.attend_decode(
-                *shared,
-                step.first_page,
-                out,
-                partials,
-                arrivals,
-                blocks=blocks,
-                scale=geometry.scale,
-                window=window,
-            )
+                *shared, step.first_page, out, partials, arrivals, blocks=blocks, scale=geometry.scale,
+                window=window, little=self.device.shared_limit < DEEP_SHARED,
+            )  # fmt: skip
         if step.tiles:
             attend_prefill.attend_prefill(
                 *shared, step.first_tile, out, tiles=step.tiles, scale=geometry.scale, window=window

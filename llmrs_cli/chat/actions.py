@@ -128,6 +128,15 @@ def _set_vi(talk: Talk, value: str) -> None:
     talk.screen.say(f"{'vi' if on else 'emacs'} keys from now on.")
 
 
+def _set_format(talk: Talk, value: str) -> None:
+    from llmrs_cli.text.grammar import json_object
+
+    if value not in ("json", "", "text"):
+        raise UsageError(f"/set format knows json and text, not {quoted(value)}.")
+    talk.set_option(grammar=json_object() if value == "json" else "")
+    talk.screen.say(f"Answers are {'JSON objects' if value == 'json' else 'free text'} from now on.")
+
+
 def _think(talk: Talk, argument: str) -> None:
     if argument:
         talk.session.arguments["enable_thinking"] = _is_on(argument, "/think")
@@ -217,6 +226,7 @@ _SWITCHES: Mapping[str, Action] = {
     "verbose": _set_stats(True),
     "quiet": _set_stats(False),
     "vi": _set_vi,
+    "format": _set_format,
     "think": lambda talk, value: _think(talk, value or "on"),
     "nothink": lambda talk, value: _think(talk, "off"),
 }

@@ -67,7 +67,7 @@ class Figures:
         parts.append(f"first after {self.first:.2f} s")
         if self.cached:
             parts.append(f"{self.cached} of {self.prompt_tokens} prompt tokens reused")
-        parts.append(f"context {self.used} of {context} ({100 * self.used // context} %)")
+        parts.append(f"context {self.used} of {context} ({100 * self.used // context}%)")
         return ", ".join(parts)
 
 

@@ -28,7 +28,17 @@ class TalkCompleter(Completer):
             "/think": lambda: ("on", "off"),
             "/copy": lambda: ("code",),
             "/history": lambda: ("clear",),
-            "/set": lambda: (*KINDS, "stop", "system", "think", "nothink", "verbose", "quiet", "vi"),
+            "/set": lambda: (
+                *KINDS,
+                "stop",
+                "system",
+                "think",
+                "nothink",
+                "verbose",
+                "quiet",
+                "vi",
+                "format",
+            ),
             "/help": lambda: [entry.name.removeprefix("/") for entry in COMMANDS],
         }
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmrs_cli.engine.types import FinishReason
+from llmrs_cli.errors import UsageError
 from llmrs_cli.text.events import GenerationResult, TextEvent
 from llmrs_cli.text.stream import StreamDecoder
 
@@ -25,7 +26,12 @@ class Resumed:
     def __init__(
         self, engine: TextEngine, prompt: Sequence[int], begun: Sequence[int], options: GenerateOptions
     ) -> None:
-        """`begun`: ids of the answer so far. Raises what `TextEngine.start` raises."""
+        """`begun`: ids of the answer so far. Raises what `TextEngine.start` raises, UsageError for an answer
+        that follows a grammar."""
+        if options.grammar:
+            raise UsageError(
+                "An answer that is held to a form cannot go on.", hint="/regen answers once more."
+            )
         assert engine.tokenizer is not None, "there was an answer with text"
         self._decoder = StreamDecoder(engine.tokenizer, options.stop, include_stop=options.include_stop)
         self.before = self._decoder.push(begun, may_stop=False)

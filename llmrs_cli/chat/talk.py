@@ -42,13 +42,14 @@ class Talk:
         self.save()
 
     def save(self) -> None:
-        """Write the session; a disk that does not take it is told, and the conversation goes on."""
+        """Write the session; a disk that does not take it is told once, and the conversation goes on."""
         if self.name is None or not self.session.turns:
             return
         try:
             self.store.save(self.name, self.model, self.session.conversation)
         except LlmrsError as error:
-            self.screen.warn(str(error))
+            self.name = None
+            self.screen.warn(f"{error} The conversation is not saved from now on; /save tries again.")
 
     def begin_anew(self) -> None:
         """A new conversation under a new name; the old one stays saved."""

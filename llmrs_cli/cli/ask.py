@@ -38,6 +38,8 @@ class Ask:
     hide_thinking: bool
     template_kwargs: dict[str, Any]
     choices: tuple[str, ...]
+    schema: str | None
+    json_mode: bool
     extract: bool
     as_json: bool
     stats: bool
@@ -50,10 +52,20 @@ class Ask:
     def arguments(self) -> dict[str, Any]:
         """For the chat template."""
         said: dict[str, Any] = {}
+        if self.schema is not None or self.json_mode:
+            said["enable_thinking"] = False  # a thought has no place in the form
         if self.think is not None:
             said["enable_thinking"] = self.think != "off"
             said |= {"reasoning_effort": self.think} if self.think not in ("on", "off") else {}
         return said | self.template_kwargs
+
+    def grammar(self) -> str:
+        """What the answer must match; empty: anything. Raises UsageError and RequestError."""
+        if self.schema is None and not self.json_mode:
+            return ""
+        from llmrs_cli.text import grammar
+
+        return grammar.json_schema(_schema(self.schema), "schema") if self.schema else grammar.json_object()
 
     @property
     def wants_result(self) -> bool:
@@ -66,6 +78,9 @@ class Ask:
             "-s and --system-file": self.system is not None and self.system_file is not None,
             "-c and --session": self.cont and self.session is not None,
             "--choices and -x": bool(self.choices) and self.extract,
+            "--schema and --json-mode": self.schema is not None and self.json_mode,
+            "--choices and --schema or --json-mode": bool(self.choices)
+            and bool(self.schema or self.json_mode),
             "--choices and -c or --session": bool(self.choices) and (self.cont or self.session is not None),
         }
         for names, broken in rules.items():
@@ -86,6 +101,20 @@ def ask_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         made = option(made)
     return made
+
+
+def _schema(typed: str) -> dict[str, Any]:
+    """A schema that stands on the command line, or in the file that is named there."""
+    from llmrs_cli.chat.source import read_file
+
+    text = typed if typed.lstrip().startswith("{") else read_file(typed)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise UsageError("The schema is not a JSON object.", hint="Give --schema a file or the JSON itself.")
+    return value
 
 
 def labels(context: click.Context, parameter: click.Parameter, typed: str | None) -> tuple[str, ...]:
@@ -150,6 +179,13 @@ _OPTIONS: list[Decorator] = [
         metavar="A,B,...",
         help="Answer with the likeliest of these labels; --json gives the probability of each.",
     ),
+    click.option(
+        "--schema",
+        type=text,
+        metavar="FILE|JSON",
+        help="Hold the answer to this JSON schema.",
+    ),
+    click.option("--json-mode", is_flag=True, help="Hold the answer to a JSON object."),
     click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer."),
     click.option("--json", "as_json", is_flag=True, help="Print the answer and its figures as JSON."),
     click.option("--stats", is_flag=True, help="Figures on stderr, also away from a terminal."),

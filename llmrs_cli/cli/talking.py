@@ -108,7 +108,12 @@ def _talk(
     from llmrs_cli.text.generate import GenerateOptions
 
     overflow = Overflow(ask.overflow or ("oldest" if desk.reader is not None else "error"))
-    session = Session(engine, GenerateOptions(**sampling.given()), overflow=overflow, arguments=ask.arguments)
+    session = Session(
+        engine,
+        GenerateOptions(**sampling.given(), grammar=ask.grammar()),
+        overflow=overflow,
+        arguments=ask.arguments,
+    )
     store = SessionStore(directories().state)
     talk = Talk(session, desk.terminal, desk, chosen.name.text, store, None)
     name = _session_name(store, ask)

@@ -146,6 +146,13 @@ def test_set_changes_shows_and_refuses(talk: tuple[Talk, FakeEngine]) -> None:
     assert len(seen.figures) == 2, "quiet shows no figures"
 
 
+def test_answers_can_be_held_to_json(talk: tuple[Talk, FakeEngine]) -> None:
+    talking, fake = talk
+    seen = talk_through(talking, "/set format json", "one", "/set format text", "two", "/set format xml")
+    assert [bool(request.grammar) for request in fake.requests] == [True, False]
+    assert "json and text" in seen.warnings[0]
+
+
 def test_keys_are_switched(talk: tuple[Talk, FakeEngine]) -> None:
     talking, _ = talk
     talk_through(talking, "/set vi on")
@@ -279,7 +286,8 @@ def test_a_disk_that_takes_nothing_does_not_end_the_conversation(tmp_path: Path)
     session, _ = session_over(SAYS_ABC)
     seen = talk_through(talk_over(session, tmp_path, "x"), "one", "two")
     assert seen.answers == "abc\nabc\n"
-    assert "Cannot" in seen.warnings[0]
+    assert "Cannot" in seen.warnings[0] and "/save" in seen.warnings[0]
+    assert len(seen.warnings) == 1
 
 
 @pytest.mark.parametrize("name", ["x.md", "x.json", "x.jsonl"])

@@ -100,6 +100,47 @@ def test_a_label_in_quotes_may_hold_a_comma(llmrs: Run, ladder: MakeLadder) -> N
     assert list(json.loads(result.stdout)["probabilities"]) == ["a, b", "c"]
 
 
+# -- forms --------------------------------------------------------------------------------------------
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"enum": [7]}},
+    "required": ["n"],
+    "additionalProperties": False,
+}
+
+
+def test_a_schema_holds_the_answer_to_its_form(llmrs: Run, ladder: MakeLadder, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    for given in (json.dumps(SCHEMA), str(tmp_path / "schema.json")):
+        result = llmrs("chat", ladder(), "-p", "Hi", "-t", "0", "--schema", given)
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout) == {"n": 7}
+
+
+def test_json_mode_gives_an_object(llmrs: Run, ladder: MakeLadder) -> None:
+    result = llmrs("chat", ladder(), "-p", "Hi", "-t", "0", "--json-mode", "--max-tokens", "1")
+    assert result.stdout.startswith("{")
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "part"),
+    [
+        (("--schema", "[1]"), ExitCode.MODEL, "no file"),
+        (("--schema", "{"), ExitCode.USAGE, "not a JSON object"),
+        (("--schema", '{"type": "nothing"}'), ExitCode.USAGE, "cannot be followed"),
+        (("--schema", "{}", "--json-mode"), ExitCode.USAGE, "--schema and --json-mode"),
+        (("--choices", "a,b", "--json-mode"), ExitCode.USAGE, "--choices and --schema"),
+    ],
+)
+def test_forms_that_are_refused(
+    llmrs: Run, ladder: MakeLadder, args: tuple[str, ...], status: int, part: str
+) -> None:
+    result = llmrs("chat", ladder(), "-p", "Hi", *args)
+    assert (result.exit_code, result.stdout) == (status, "")
+    assert part in result.stderr
+
+
 # -- thinking and templates ---------------------------------------------------------------------------
 
 SAYS_ITS_ARGUMENTS = (

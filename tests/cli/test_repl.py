@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator
@@ -72,6 +73,37 @@ def test_ctrl_c_twice_on_an_empty_line_leaves_with_130(session: ScreenSession) -
     assert session.end() == 130
     assert "Ctrl-C again leaves" in session.text
     assert b"Traceback" not in session.raw
+
+
+def test_a_stopped_answer_is_saved_and_goes_on_in_another_process(
+    session: ScreenSession, environment: Path
+) -> None:
+    session.press("say@it @nothing" + ENTER)
+    session.wait_for("abcdeabcde")
+    session.press(CTRL_C)
+    session.wait_for("[stopped")
+    session.wait_for_prompt()
+    session.press(CTRL_D)
+    assert session.end() == 0
+    (saved,) = (environment / ".local/state/llmrs/sessions").iterdir()
+    assert stat.S_IMODE(saved.stat().st_mode) == 0o600
+    before = json.loads(saved.read_text())["turns"][0]
+
+    model = json.loads(saved.read_text())["model"]
+    with ScreenSession(["chat", model, "-t", "0", "-c"], dict(os.environ), columns=40) as later:
+        later.wait_for_prompt()
+        later.press("/continue" + ENTER)
+        later.wait(lambda: later.text.count("abcde") > 30, "more of the answer")
+        later.press(CTRL_C)
+        later.wait_for("[stopped")
+        later.wait_for_prompt()
+        later.press(CTRL_D)
+        assert later.end() == 0
+    (turn,) = json.loads(saved.read_text())["turns"]
+    assert turn["ids"][: len(before["ids"])] == before["ids"]
+    assert len(turn["ids"]) > len(before["ids"])
+    assert turn["answer"] == ("abcde" * len(turn["answer"]))[: len(turn["answer"])]
+    assert b"Traceback" not in later.raw
 
 
 def test_control_sequences_of_a_model_do_not_reach_the_terminal(

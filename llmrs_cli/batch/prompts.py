@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from llmrs_cli.batch.records import Ask
-from llmrs_cli.errors import EngineFault, LlmrsError
+from llmrs_cli.batch.records import Ask, Message
+from llmrs_cli.errors import LlmrsError
 
 if TYPE_CHECKING:
-    from llmrs_cli.text.generate import TextEngine
+    from llmrs_cli.text.generate import Prompt, TextEngine
 
 Ids = tuple[int, ...]
 
@@ -22,29 +22,40 @@ class Prompter:
         self._engine, self._system = engine, system
 
     def ids_of(self, asks: Sequence[Ask]) -> list[Ids | LlmrsError]:
-        """For each its ids, or why there are none."""
-        return [self._one(ask) for ask in asks]
+        """For each its ids, or why there are none. Conversations are encoded together."""
+        chats = [ask for ask in asks if self._is_chat(ask)]
+        prompts = iter(self._engine.render_many([(self._messages(ask), _arguments(ask)) for ask in chats]))
+        return [_ids(next(prompts)) if self._is_chat(ask) else self._plain(ask) for ask in asks]
 
-    def _one(self, ask: Ask) -> Ids | LlmrsError:
+    def _is_chat(self, ask: Ask) -> bool:
+        if ask.plain and not self._engine.can_chat and self._system is None:
+            return False
+        return ask.messages is not None
+
+    def _plain(self, ask: Ask) -> Ids | LlmrsError:
+        if ask.token_ids is not None:
+            return ask.token_ids
+        text = ask.text if ask.messages is None else ask.messages[0]["content"]
+        assert text is not None
         try:
-            return self._ids(ask)
-        except EngineFault:
-            raise
+            return self._engine.encode(text)
         except LlmrsError as error:
             return error
 
-    def _ids(self, ask: Ask) -> Ids:
-        if ask.token_ids is not None:
-            return ask.token_ids
-        if ask.text is not None:
-            return self._engine.encode(ask.text)
+    def _messages(self, ask: Ask) -> list[Message]:
         messages = list(ask.messages or ())
-        if ask.plain and not self._engine.can_chat and self._system is None:
-            return self._engine.encode(messages[0]["content"])
         if self._system is not None and messages[:1] and _role(messages[0]) not in ("system", "developer"):
             messages.insert(0, {"role": "system", "content": self._system})
-        arguments = ask.options.get("chat_template_kwargs")
-        return self._engine.render(messages, template_arguments=arguments).ids
+        return messages
+
+
+def _ids(found: Prompt | LlmrsError) -> Ids | LlmrsError:
+    return found if isinstance(found, LlmrsError) else found.ids
+
+
+def _arguments(ask: Ask) -> Mapping[str, Any] | None:
+    arguments: Mapping[str, Any] | None = ask.options.get("chat_template_kwargs")
+    return arguments
 
 
 def _role(message: Any) -> Any:

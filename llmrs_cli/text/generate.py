@@ -21,12 +21,13 @@ from typing import Any, Self
 from llmrs_cli.engine import Engine, EngineStats, EngineThread, Request, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
-from llmrs_cli.errors import ContextLengthError, EngineFault, ModelError, RequestError
+from llmrs_cli.errors import ContextLengthError, EngineFault, LlmrsError, ModelError, RequestError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
 from llmrs_cli.text.generation import Generation, TokenEngine
 from llmrs_cli.text.grammar import GrammarCompiler, GrammarMatcher
+from llmrs_cli.text.messages import Conversation
 from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
-from llmrs_cli.text.prompt import ChatPrompts, Prompt
+from llmrs_cli.text.prompt import ChatPrompts, Prompt, tried
 from llmrs_cli.text.reasoning import OPEN
 from llmrs_cli.text.stream import StreamDecoder
 from llmrs_cli.text.template import ChatTemplate
@@ -179,7 +180,24 @@ class TextEngine:
         chat = self._template.conversation(
             messages, tools=tools, arguments=template_arguments, continue_last=continue_last
         )
-        prompt = self._prompts.build(chat)
+        return self._known(self._prompts.build(chat))
+
+    def render_many(
+        self, asked: Sequence[tuple[Sequence[Mapping[str, Any]], Mapping[str, Any] | None]]
+    ) -> list[Prompt | LlmrsError]:
+        """For each pair of messages and arguments of the template what `render` gives or raises; they are
+        encoded together, without the GIL."""
+        if self._prompts is None:
+            return [_no_tokenizer()] * len(asked)
+        chats = [
+            tried(lambda one: self._template.conversation(one[0], arguments=one[1]), one) for one in asked
+        ]
+        prompts = iter(self._prompts.build_many([chat for chat in chats if isinstance(chat, Conversation)]))
+        found = [next(prompts) if isinstance(chat, Conversation) else chat for chat in chats]
+        return [tried(self._known, one) if isinstance(one, Prompt) else one for one in found]
+
+    def _known(self, prompt: Prompt) -> Prompt:
+        """The prompt, if the model has all of its ids."""
         last = max(prompt.ids, default=0)
         if last >= self.vocab:
             raise _foreign_tokenizer(last, self.vocab)

@@ -177,18 +177,29 @@ class _Choice:
     def take(self, event: TokenEvent) -> tuple[str, int]:
         """Text that became certain, and how many of the event's tokens belong to the answer."""
         self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
+        if self._decoder is None or not self._decoder.looks_for_stops:
+            return self._take_all(event), len(event.tokens)
         pieces = []
         for taken, token in enumerate(event.tokens, 1):
             self.token_ids.append(token)
             ended = event.finish is FinishReason.STOP and taken == len(event.tokens)
             pieces.append(self._push(() if ended else (token,)))
-            if self._decoder is not None and self._decoder.matched is not None:
+            if self._decoder.matched is not None:
                 self.finish = FinishReason.STOP
                 return self._keep(pieces), taken
         self.finish = event.finish
-        if self.finish is not None and self._decoder is not None:
+        if self.finish is not None:
             pieces.append(self._decoder.finish())
         return self._keep(pieces), len(event.tokens)
+
+    def _take_all(self, event: TokenEvent) -> str:
+        """The same where no stop string is looked for: one step for all tokens."""
+        self.token_ids += event.tokens
+        self.finish = event.finish
+        pieces = [self._push(event.tokens[:-1] if event.finish is FinishReason.STOP else event.tokens)]
+        if self.finish is not None and self._decoder is not None:
+            pieces.append(self._decoder.finish())
+        return self._keep(pieces)
 
     def result(self) -> ChoiceResult:
         """The whole answer."""

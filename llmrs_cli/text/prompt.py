@@ -19,13 +19,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
+from llmrs_cli.errors import LlmrsError
 from llmrs_cli.text.messages import Conversation
 from llmrs_cli.text.template import ChatTemplate
 from llmrs_cli.text.tokenizer import Tokenizer
+
+A = TypeVar("A")
+R = TypeVar("R")
 
 PRIVATE = range(0xF0000, 0xFFFFE)
 """Plane 15: characters that mean nothing to anybody."""
@@ -51,13 +55,43 @@ class ChatPrompts:
 
     def build(self, chat: Conversation) -> Prompt:
         """Render `chat` and encode it. Raises what `ChatTemplate.render` and `Tokenizer.encode` raise."""
+        rendered = self._render(chat)
+        return self._encode(rendered) if isinstance(rendered, str) else rendered
+
+    def build_many(self, chats: Sequence[Conversation]) -> list[Prompt | LlmrsError]:
+        """For each what `build` gives or raises; they are encoded together, without the GIL."""
+        rendered = [tried(self._render, chat) for chat in chats]
+        texts = [text for text in rendered if isinstance(text, str)]
+        prompts = iter(self._encode_many(texts))
+        return [next(prompts) if isinstance(found, str) else found for found in rendered]
+
+    def _render(self, chat: Conversation) -> str | Prompt:
+        """The text, which is to be encoded as a whole; or the prompt, if the content had to be hidden."""
         disguise = Disguise(chat, self._every, self._control)
         text = self._template.render(disguise.hidden)
         if not disguise.used:
-            return Prompt(text, self._tokenizer.encode(text, bos=False, markers=True))
+            return text
         parts = self._tokenizer.split(text)
         revealed = [disguise.reveal(part) if isinstance(part, str) else part for part in parts]
         return Prompt(disguise.reveal(text), self._tokenizer.encode_parts(revealed))
+
+    def _encode(self, text: str) -> Prompt:
+        return Prompt(text, self._tokenizer.encode(text, bos=False, markers=True))
+
+    def _encode_many(self, texts: Sequence[str]) -> list[Prompt | LlmrsError]:
+        try:
+            batch = self._tokenizer.encode_batch(texts, bos=False, markers=True)
+        except LlmrsError:  # one of them is at fault: see which
+            return [tried(self._encode, text) for text in texts]
+        return [Prompt(text, ids) for text, ids in zip(texts, batch, strict=True)]
+
+
+def tried(function: Callable[[A], R], argument: A) -> R | LlmrsError:
+    """What the function gives, or the error of ours that it raises."""
+    try:
+        return function(argument)
+    except LlmrsError as error:
+        return error
 
 
 class Disguise:

@@ -31,6 +31,8 @@ class StopFinder:
     def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
         check_stops(stops)
         self._stops = tuple(stops)
+        self.looks = bool(stops)
+        """Whether there is anything to find."""
         self._include = include
         self._held = ""
         self.matched: str | None = None
@@ -93,6 +95,11 @@ class StreamDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
         self._at_start = tokenizer.strips_blank
         self._finder = StopFinder(stops, include=include_stop)
+
+    @property
+    def looks_for_stops(self) -> bool:
+        """Whether a stop string may end the text."""
+        return self._finder.looks
 
     @property
     def matched(self) -> str | None:

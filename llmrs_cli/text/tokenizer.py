@@ -82,15 +82,19 @@ class Tokenizer:
             ids = tuple(_encode(self._full, text)) if markers else self._inert(self._plain, text)
         return self._wrapped(ids) if bos else ids
 
-    def encode_batch(self, texts: Sequence[str], *, bos: bool = True) -> list[tuple[int, ...]]:
+    def encode_batch(
+        self, texts: Sequence[str], *, bos: bool = True, markers: bool = False
+    ) -> list[tuple[int, ...]]:
         """`encode` of several texts at once, on all cores and without the GIL."""
         for text in texts:
             check_text(text)
+        encoder = self._full if markers else self._plain
         with _library_errors(_cannot_encode()):
-            encodings = self._plain.encode_batch_fast(list(texts), add_special_tokens=False)
-            batch = [
-                self._unforged(self._plain, text, e.ids) for text, e in zip(texts, encodings, strict=True)
-            ]
+            found = [e.ids for e in encoder.encode_batch_fast(list(texts), add_special_tokens=False)]
+            if markers:
+                batch = [tuple(ids) for ids in found]
+            else:
+                batch = [self._unforged(encoder, text, ids) for text, ids in zip(texts, found, strict=True)]
         return [self._wrapped(ids) for ids in batch] if bos else batch
 
     def encode_parts(self, parts: Sequence[str | int]) -> tuple[int, ...]:

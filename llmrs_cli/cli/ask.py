@@ -151,7 +151,11 @@ _OPTIONS: list[Decorator] = [
     click.option("--system-file", metavar="FILE", help="System prompt from a file."),
     click.option("--no-stdin", is_flag=True, help="Do not add what is piped in."),
     click.option("-c", "--continue", "cont", is_flag=True, help="Go on with the session that was used last."),
-    click.option("--session", metavar="NAME", help="Go on with this saved session, or begin it."),
+    click.option(
+        "--session",
+        metavar="NAME",
+        help="Go on with this saved session, by default with its model, or begin it.",
+    ),
     click.option("--no-save", is_flag=True, help="Do not save the conversation."),
     click.option(
         "--overflow",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmrs_cli.cli.ask import Ask
@@ -30,6 +31,7 @@ def ask_or_talk(
         terminal.hide_thinking()
     if ask.markdown is not False:
         terminal.paint_markdown()
+    model = _model_of_session(model, ask)
     with time_limit(ask.timeout):
         if prompt is None and not ask.files and _is_interactive(terminal):
             if ask.wants_result:
@@ -124,6 +126,20 @@ def _talk(
     named = name is not None or desk.reader is not None
     talk.name = (name or store.fresh_name()) if named and not ask.no_save else None
     return talk
+
+
+def _model_of_session(model: ModelOptions, ask: Ask) -> ModelOptions:
+    """Where no model is named, a saved session goes on with its own."""
+    from llmrs_cli.chat.store import SessionStore
+    from llmrs_cli.config import directories
+
+    if model.model is not None or not (ask.cont or ask.session):
+        return model
+    store = SessionStore(directories().state)
+    name = _session_name(store, ask)
+    if name is None or not store.exists(name):
+        return model
+    return replace(model, model=store.load(name).model or None)
 
 
 def _session_name(store: SessionStore, ask: Ask) -> str | None:

@@ -234,6 +234,12 @@ def test_one_question_is_saved_only_if_a_session_is_named(
     assert [turn["question"] for turn in turns] == ["one", "two"]
 
 
+def test_a_session_goes_on_with_its_own_model_unless_one_is_named(llmrs: Run, ladder: MakeLadder) -> None:
+    llmrs("chat", ladder("abc", END), "-p", "one", "-t", "0", "--session", "x")
+    assert llmrs("chat", "-p", "two", "-t", "0", "-c").stdout == "abc\n"
+    assert llmrs("chat", ladder("de", END), "-p", "three", "-t", "0", "--session", "x").stdout == "de\n"
+
+
 def test_a_session_that_outgrew_its_context_is_refused_or_shortened_aloud(
     llmrs: Run, ladder: MakeLadder
 ) -> None:

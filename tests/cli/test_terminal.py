@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import re
 import time
 
 import pytest
 
 from llmrs_cli.cli import status
-from llmrs_cli.cli.terminal import Terminal
+from llmrs_cli.cli.terminal import Terminal, fold
 from llmrs_cli.errors import LlmrsError
 
 
@@ -191,3 +192,102 @@ def test_data_and_notices_first_erase_a_status_line(monkeypatch: pytest.MonkeyPa
             assert terminal._status_shown
             terminal.warn("A warning.")
             assert err.bytes.endswith(b"\r\x1b[Kllmrs: A warning.\n")
+
+
+# -- Markdown, recalling, folding ---------------------------------------------------------------------
+
+
+def painting() -> tuple[Terminal, Stream, Stream]:
+    out, err = streams(out=True, err=True)
+    terminal = Terminal(out, err)
+    terminal.paint_markdown()
+    return terminal, out, err
+
+
+def test_markdown_is_painted_on_a_terminal_with_colour_only() -> None:
+    terminal, out, _ = painting()
+    terminal.answer("**a** b")
+    terminal.end_answer()
+    terminal.answer("**c**")
+    terminal.end_answer()
+    assert out.bytes == b"\x1b[1ma\x1b[0m b\n\x1b[1mc\x1b[0m\n"
+    for plain in (
+        Terminal(Stream(terminal=False), None),
+        Terminal(Stream(terminal=True), None, color="never"),
+    ):
+        plain.paint_markdown()
+        plain.answer("**a**")
+        assert isinstance(plain._out, Stream)
+        assert plain._out.bytes == b"**a**"
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [
+        *(
+            "\x1b[2J",
+            "\x1b]0;t\x07",
+            "\x1b]8;;http://x\x1b\\",
+            "\x1b]52;c;eA==\x07",
+            "\x1bPq\x1b\\",
+            "\x9b31m",
+        ),
+        *("\x07", "\r", "\x0b", "\x7f", "\x1bc", "\x1b(0"),
+    ],
+)
+@pytest.mark.parametrize("around", ["{}", "**{}**", "`{}`", "```sh\n{}\n```", "| a |\n|---|\n| {} |", "- {}"])
+def test_painting_lets_no_sequence_through_however_it_is_cut(sequence: str, around: str) -> None:
+    text = around.replace("{}", f"x{sequence}y") + "\n"
+    for cut in range(len(text)):
+        terminal, out, _ = painting()
+        terminal.answer(text[:cut])
+        terminal.answer(text[cut:])
+        terminal.end_answer()
+        left = re.sub(r"\x1b\[[0-9;]*m", "", out.bytes.decode())
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", left), (cut, left)
+        assert b"\x1b[31m" not in out.bytes
+
+
+@pytest.mark.parametrize("paint", [True, False])
+def test_of_what_is_recalled_the_last_line_is_shown_again(paint: bool) -> None:
+    out, err = streams(out=True, err=True)
+    terminal = Terminal(out, err)
+    if paint:
+        terminal.paint_markdown()
+    terminal.recall("one\ntwo th")
+    terminal.answer("ree")
+    terminal.end_answer()
+    assert out.bytes == b"two three\n"
+
+
+def test_hidden_thoughts_leave_no_trace() -> None:
+    out, err = streams(out=True, err=True)
+    terminal = Terminal(out, err)
+    terminal.hide_thinking()
+    terminal.thinking("hm")
+    assert err.bytes == b""
+
+
+def test_the_clipboard_gets_text_by_a_sequence_of_ours() -> None:
+    out, err = streams(out=True, err=True)
+    Terminal(out, err).clipboard("é")
+    assert (out.bytes, err.bytes) == (b"", b"\x1b]52;c;w6k=\x07")
+
+
+def test_lines_fold_between_words_and_tables_keep_their_columns() -> None:
+    assert fold("one two three four five six", 21) == "one two three four\nfive six"
+    assert fold("  /a  one two three four five", 25) == "  /a  one two three four\n      five"
+    assert fold("  /a-long-one  one two three", 21) == "  /a-long-one  one\n      two three"
+    assert fold("x" * 50, 21) == "x" * 50
+    assert fold("a\n\nb", 21) == "a\n\nb"
+
+
+def test_only_a_terminal_gets_folded_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    line = "a line of more than thirty characters"
+    shown = {}
+    for is_terminal in (True, False):
+        out, err = streams(out=is_terminal, err=is_terminal)
+        Terminal(out, err, color="never").say(line)
+        shown[is_terminal] = err.bytes.decode()
+    assert shown == {True: "a line of more than thirty\ncharacters\n", False: line + "\n"}

@@ -37,7 +37,7 @@ class Fitted:
     earlier: Conversation
     """As it was, or with a summary."""
     first: int
-    """The turns before this one are left out."""
+    """The turns before this one are left out, whether or not a summary stands for them."""
     prompt: Prompt
 
 
@@ -58,27 +58,26 @@ class Fitter:
         `room`: tokens to leave for the answer if that is possible; `begun`: tokens that it has already.
         A prompt that cannot fit is returned as it is: the engine refuses it with both numbers.
         """
-        first = max(first, earlier.summed)
         limit = self.engine.context - begun - min(room, max(1, self.engine.context // ROOM))
         prompt = self.render(earlier, question, first)
-        if self.overflow is Overflow.ERROR or len(prompt.ids) <= limit or first == len(earlier.turns):
+        now, last = max(first, earlier.summed), len(earlier.turns)
+        if self.overflow is Overflow.ERROR or len(prompt.ids) <= limit or now >= last:
             return Fitted(earlier, first, prompt)
 
         def tokens(start: int) -> int:
             return len(self.render(earlier, question, start).ids)
 
-        start = first_that_fits(first, len(earlier.turns), tokens, limit)
         if self.overflow is Overflow.SUMMARIZE:
-            room = self.engine.context // SHARE
-            start = first_that_fits(first, len(earlier.turns), tokens, limit - room)
-            summed = sum_up(self.engine, earlier, start, screen)
-            prompt = self.render(summed, question, start)
+            count = first_that_fits(now, last, tokens, limit - self.engine.context // SHARE)
+            summed = sum_up(self.engine, earlier, count, screen)
+            prompt = self.render(summed, question, 0)
             if len(prompt.ids) <= limit:
-                screen.warn(f"The context is full: the oldest {exchanges(start)} were summed up.")
-                return Fitted(summed, start, prompt)
+                screen.warn(f"The context is full; summed up: the oldest {exchanges(count)}.")
+                return Fitted(summed, 0, prompt)
+        start = first_that_fits(now, last, tokens, limit)
         screen.warn(
-            f"The context of {self.engine.context} tokens is full: the oldest {exchanges(start)} of "
-            f"{len(earlier.turns)} are no longer sent (--ctx makes room, --overflow chooses)."
+            f"The context of {self.engine.context} tokens is full; no longer sent: the oldest "
+            f"{exchanges(start)} of {last} (--ctx makes room, --overflow chooses)."
         )
         return Fitted(earlier, start, self.render(earlier, question, start))
 

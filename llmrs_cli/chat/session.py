@@ -43,7 +43,7 @@ class Session:
         self.last: Shown | None = None
         """The answer that was shown last."""
         self.left_out = 0
-        """How many of the oldest turns are no longer sent."""
+        """How many of the oldest turns are no longer sent, for want of room."""
         self._fitter = Fitter(engine, overflow, self.arguments)
         self._prompt: Prompt | None = None
         """What the last answer follows, if this engine made it."""
@@ -148,7 +148,7 @@ class Session:
         self.last_turn()
         before = self.prompt()
         self.conversation = sum_up(self.engine, self.conversation, len(self.turns), screen)
-        self.left_out, self.last = len(self.turns), None
+        self.left_out, self.last = 0, None
         self._prompt = self._used = None
         after = self.prompt()
         assert before is not None and after is not None, "there is at least a summary"

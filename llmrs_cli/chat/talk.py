@@ -68,11 +68,14 @@ class Talk:
         self.save()
 
     def load(self, name: str) -> int:
-        """Go on with a saved session; how many turns it has. Raises what `SessionStore.load` raises."""
+        """Go on with a saved session; how many turns it has. It is saved further if this one was.
+
+        Raises what `SessionStore.load` raises.
+        """
         loaded = self.store.load(name)
         same = loaded.model == self.model
         self.session.take_up(loaded.conversation if same else loaded.conversation.without_ids())
-        self.name = name
+        self.name = name if self.name is not None else None
         return len(loaded.conversation.turns)
 
     def set_option(self, **changes: object) -> None:

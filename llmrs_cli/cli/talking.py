@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmrs_cli.cli.ask import Ask
+from llmrs_cli.cli.faults import TimedOut
 from llmrs_cli.cli.models import Chosen, choose, open_engine
 from llmrs_cli.cli.options import ModelOptions, Sampling
 from llmrs_cli.cli.terminal import Terminal
@@ -32,12 +35,22 @@ def ask_or_talk(
     if ask.markdown is not False:
         terminal.paint_markdown()
     model = _model_of_session(model, ask)
-    with time_limit(ask.timeout):
+    with _ended_line(terminal), time_limit(ask.timeout):
         if prompt is None and not ask.files and _is_interactive(terminal):
             if ask.wants_result:
                 raise UsageError("--json, -x and --choices need a question.", hint="Give it with -p.")
             return _converse(model, ask, sampling, terminal)
         return _ask(model, prompt, ask, sampling, terminal)
+
+
+@contextmanager
+def _ended_line(terminal: Terminal) -> Iterator[None]:
+    """An answer that the time limit cuts ends with its line, and the message stands on one of its own."""
+    try:
+        yield
+    except TimedOut:
+        terminal.end_answer()
+        raise
 
 
 def _is_interactive(terminal: Terminal) -> bool:

@@ -274,6 +274,17 @@ def test_save_names_and_load_session_goes_on(saved: tuple[Talk, FakeEngine]) -> 
     assert "no session 'no'" in seen.warnings[0]
 
 
+def test_a_session_that_is_loaded_where_nothing_is_saved_stays_as_it_was(
+    saved: tuple[Talk, FakeEngine],
+) -> None:
+    talking, _ = saved
+    talk_through(talking, "one")
+    talking.name = None
+    talk_through(talking, "/load-session first", "two")
+    assert len(talking.session.turns) == 2
+    assert len(talking.store.load("first").conversation.turns) == 1
+
+
 def test_a_name_that_is_taken_is_refused(saved: tuple[Talk, FakeEngine]) -> None:
     talking, _ = saved
     seen = talk_through(talking, "one", "/clear", "two", "/save first")

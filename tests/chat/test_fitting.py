@@ -95,6 +95,24 @@ def test_compact_sums_up_everything_and_says_what_it_gained() -> None:
     assert "de" in prompt_of(fake) and "more" in prompt_of(fake)
 
 
+@pytest.mark.parametrize("line", ["/undo", "/regen"])
+def test_what_a_summary_stood_for_comes_back_when_its_last_turn_goes(line: str) -> None:
+    session, fake = session_over(summing, context=1000)
+    talk(session, *QUESTIONS[:2], "/compact", line, "more")
+    assert session.conversation.summary is None
+    assert "q1" in prompt_of(fake)
+
+
+def test_turns_that_were_summed_up_to_make_room_come_back_too() -> None:
+    session, fake = session_over(summing, context=600, overflow=Overflow.SUMMARIZE)
+    talk(session, *(question * 3 for question in QUESTIONS))
+    summed = session.conversation.summed
+    assert summed > 0
+    talk(session, f"/undo {len(session.turns) - summed + 1}", "more")
+    assert session.conversation.summary is None
+    assert "q1" in prompt_of(fake)
+
+
 def test_a_summary_that_is_empty_changes_nothing() -> None:
     session, _ = session_over(SHORT, context=1000)
     session.ask("one", Seen())

@@ -204,7 +204,7 @@ def test_a_timeout_ends_with_124_and_keeps_what_was_said(llmrs: Run, ladder: Mak
     endless = ladder("abc", "de", table={de: {abc: TOP}}, context=20_000)
     result = llmrs("chat", endless, "-p", "Hi", "-t", "0", "--timeout", "1.5")
     assert result.exit_code == ExitCode.TIMEOUT
-    assert result.stdout.startswith("abcde")
+    assert result.stdout.startswith("abcde") and result.stdout.endswith("\n")
     assert "limit of 1.5 s" in result.stderr
 
 

@@ -13,7 +13,9 @@ from llmrs_cli.kernels.loader import Unit
 Epilogue = Literal["store", "add", "silu", "logits"]
 MAX_TOKENS = 16
 MAX_NORM_TOKENS = 8
-ROW_STRIDE = 4
+"""With the norm fused."""
+ROW_PADDING = 4
+"""Floats between the partial sums of two tokens, against bank conflicts."""
 DEEP, SHALLOW = 6, 3
 """Steps in flight, on GPUs with much and little shared memory."""
 DEEP_SHARED = 160 << 10
@@ -21,7 +23,7 @@ DEEP_SHARED = 160 << 10
 
 @dataclass(frozen=True, slots=True)
 class SmallPlan:
-    """How one linear is spread; `tune` chooses by measurement."""
+    """How one linear is spread."""
 
     blocks: int
     """Blocks of the grid, each with an equal share of W's rows."""
@@ -29,8 +31,11 @@ class SmallPlan:
     """Warps of a block along K."""
     warps: int = 8
     tiles: int = 2
-    depth: int = 6
+    """16-row tiles of a warp's pass."""
+    depth: int = DEEP
+    """Steps in flight."""
     resident: int = 3
+    """Blocks that registers must leave room for on a multiprocessor."""
 
 
 def unit(bf16: bool, plan: SmallPlan) -> Unit:
@@ -47,7 +52,7 @@ def unit(bf16: bool, plan: SmallPlan) -> Unit:
 def shared_bytes(plan: SmallPlan, m: int, k: int, normed: bool) -> int:
     """Dynamic shared memory of a block: partial sums, the ring, and normalised tokens."""
     tokens = 8 if m <= 8 else MAX_TOKENS
-    partial = plan.warps * tokens * (16 * plan.tiles + ROW_STRIDE) * 4
+    partial = plan.warps * tokens * (16 * plan.tiles + ROW_PADDING) * 4
     ring = plan.warps * plan.depth * (plan.tiles * 1024 + (0 if normed else m * 64))
     return partial + ring + (32 * (plan.warps + 1) + m * (ceil_div(k, 64) * 64 + 32) * 2 if normed else 0)
 

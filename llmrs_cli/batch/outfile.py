@@ -60,7 +60,8 @@ class PlainFile:
                     durable.write_all(self._file, line)
                 end += len(line)
         if same:
-            self._cut(end, is_ours=True)
+            nothing_foreign = end > 0 or os.fstat(self._file).st_size == 0
+            self._cut(end, is_ours=self._trusted or nothing_foreign)
 
     def _cut(self, end: int, *, is_ours: bool) -> None:
         if not is_ours:

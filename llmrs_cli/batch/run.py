@@ -109,18 +109,21 @@ class Run:
     def _feed(self, rows: Iterable[tuple[int, Row]]) -> LlmrsError | None:
         """Read everything; what is wrong with the input is returned, for when all that was read is done."""
         numbered = iter(rows)
-        while True:
+        unread: LlmrsError | None = None
+        ended = False
+        while not ended:
             self._wait_until(lambda: self._has_room)
+            group: list[tuple[int, Row]] = []
             try:
-                group = list(islice(numbered, self._group))
+                group.extend(islice(numbered, self._group))
+                ended = not group
             except LlmrsError as error:
-                return error
-            if not group:
-                return None
+                unread, ended = error, True
             self.read += len(group)
             self._admit(
                 [Work(number, row) for number, row in group if not self._delivery.has(number, row.digest)]
             )
+        return unread
 
     @property
     def _has_room(self) -> bool:

@@ -16,7 +16,7 @@ LINES = [f"line {n} é\n".encode() for n in range(6)]
 WHOLE = b"".join(LINES)
 
 
-@given(cut=st.integers(0, len(WHOLE)), known=st.integers(0, 6), more=st.integers(0, 2))
+@given(cut=st.integers(0, len(WHOLE)), known=st.integers(1, 6), more=st.integers(0, 2))
 def test_a_file_that_was_cut_anywhere_is_continued(
     tmp_path_factory: pytest.TempPathFactory, cut: int, known: int, more: int
 ) -> None:
@@ -37,6 +37,8 @@ def test_other_lines_are_not_replaced_unless_they_are_known_to_be_ours(tmp_path:
     path.write_bytes(b"somebody's own\n")
     with pytest.raises(UsageError, match="other lines"):
         open_outfile(path).restore(LINES)
+    with pytest.raises(UsageError, match="other lines"):
+        open_outfile(path).restore([])
     assert path.read_bytes() == b"somebody's own\n"
     open_outfile(path, trusted=True).restore(LINES)
     assert path.read_bytes() == WHOLE

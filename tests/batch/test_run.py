@@ -246,7 +246,8 @@ def test_an_output_that_cannot_be_written_is_not_written_again(gate: Gate) -> No
     assert len(lines) == 1
 
 
-def test_an_input_that_breaks_off_is_an_error_after_what_was_read(gate: Gate) -> None:
+@pytest.mark.parametrize("group", [1, 2, 64])
+def test_an_input_that_breaks_off_is_an_error_after_what_was_read(gate: Gate, group: int) -> None:
     lines: list[str] = []
 
     def rows() -> Iterator[Row]:
@@ -254,7 +255,7 @@ def test_an_input_that_breaks_off_is_an_error_after_what_was_read(gate: Gate) ->
         raise LlmrsError("The input is cut off.")
 
     with pytest.raises(LlmrsError, match="cut off"):
-        make_run(gate, lines).run(enumerate(rows()))
+        make_run(gate, lines, group=group).run(enumerate(rows()))
     assert indices(lines) == [0, 1, 2]
 
 

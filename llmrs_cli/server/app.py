@@ -14,6 +14,7 @@ from llmrs_cli.server.completions import completions
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.faults import HttpError
 from llmrs_cli.server.log import AccessLog
+from llmrs_cli.server.page import page
 from llmrs_cli.server.plain import detokenize, embeddings, live, models, ready, tokenize, version
 from llmrs_cli.server.security import App, Guard, Receive, Scope, Send
 from llmrs_cli.server.service import Service
@@ -49,6 +50,7 @@ class _Router:
         self._routes = [
             *(Route(path, _Endpoint(service, answer), methods=["GET"]) for path, answer in GETS.items()),
             *(Route(path, _Endpoint(service, answer), methods=["POST"]) for path, answer in POSTS.items()),
+            Route("/", _Endpoint(service, _page), methods=["GET"]),
             Route("/metrics", _Endpoint(service, _metrics), methods=["GET"]),
             Route("/openapi.json", _Endpoint(service, _openapi), methods=["GET"]),
         ]
@@ -80,6 +82,12 @@ class _Endpoint:
             await self._answer(Exchange(self._service, scope, receive, send))
         except ClientGone:
             return
+
+
+async def _page(exchange: Exchange) -> None:
+    data, policy = page()
+    more = ("content-security-policy", policy), ("x-frame-options", "DENY")
+    await exchange.text(data, "text/html; charset=utf-8", *more)
 
 
 async def _metrics(exchange: Exchange) -> None:

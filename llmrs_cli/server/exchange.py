@@ -50,9 +50,10 @@ class Exchange:
         """A whole response."""
         await send_json(self._send, 200, body)
 
-    async def text(self, data: bytes, kind: str) -> None:
-        """A whole response that is no JSON."""
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(data)).encode())]
+    async def text(self, data: bytes, kind: str, *more: tuple[str, str]) -> None:
+        """A whole response that is no JSON, with `more` headers."""
+        fields = [("content-type", kind), ("content-length", str(len(data))), *more]
+        headers = [(name.encode(), value.encode()) for name, value in fields]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
         await self._send({"type": "http.response.body", "body": data})
 

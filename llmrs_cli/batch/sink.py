@@ -15,12 +15,14 @@ from llmrs_cli.errors import ModelError, UsageError, quoted
 
 
 class PipeSink:
-    """Lines into what is there and is no file: /dev/null, a terminal, a named pipe."""
+    """Lines into what keeps nothing for a resume: /dev/null, a terminal, a named pipe, a file without journal."""
 
-    def __init__(self, path: Path) -> None:
-        """UsageError if it cannot be opened; a named pipe waits for its reader."""
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        """UsageError if it cannot be opened; a named pipe waits for its reader. `new`: an empty file is made,
+        if it is one at all."""
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+            made = os.O_CREAT | os.O_TRUNC if new else 0
+            self._file = os.open(path, os.O_WRONLY | os.O_CLOEXEC | made, 0o666)
         except OSError as error:
             raise UsageError(f"Cannot write {quoted(str(path))}: {error.strerror}.") from error
 

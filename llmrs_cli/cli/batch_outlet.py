@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from llmrs_cli.batch.delivery import Delivery, StreamDelivery
+from llmrs_cli.batch.delivery import Delivery, StreamDelivery, Write
 from llmrs_cli.batch.job import Counts
 from llmrs_cli.batch.jobfiles import JobFiles, Numbered, Target
 from llmrs_cli.batch.journaled import JournaledDelivery
@@ -20,7 +20,7 @@ from llmrs_cli.batch.manifest import FINISHED, RUNNING, STOPPED, Manifest
 from llmrs_cli.batch.sink import PipeSink, check_output, is_plain
 from llmrs_cli.cli.batch_options import BatchOptions
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.errors import UsageError
+from llmrs_cli.errors import UsageError, quoted
 
 
 class Outlet(Protocol):
@@ -64,18 +64,13 @@ def open_outlet(job: BatchOptions, seed: int | None, terminal: Terminal) -> Iter
         if job.continues:
             raise UsageError("Only a file can be resumed.", hint="Name one with -o.")
         write = terminal.data if output is None else stack.enter_context(PipeSink(output)).write
-        failed = _open_errors(stack, errors, job.overwrite)
-        yield StreamOutlet(write, failed, in_order=job.order == "input", seed=seed)
+        if errors is not None and is_plain(errors) and errors.exists() and not job.overwrite:
+            raise UsageError(f"{quoted(str(errors))} exists.", hint="--overwrite replaces it.")
 
+        def open_errors() -> Write | None:
+            return None if errors is None else stack.enter_context(PipeSink(errors, new=True)).write
 
-def _open_errors(stack: ExitStack, path: Path | None, overwrite: bool) -> Callable[[str], None] | None:
-    if path is None:
-        return None
-    if is_plain(path):
-        if path.exists() and not overwrite:
-            raise UsageError(f"'{path}' exists.", hint="--overwrite replaces it.")
-        path.write_bytes(b"")
-    return stack.enter_context(PipeSink(path)).write
+        yield StreamOutlet(write, open_errors, in_order=job.order == "input", seed=seed)
 
 
 class StreamOutlet:
@@ -83,14 +78,16 @@ class StreamOutlet:
 
     def __init__(
         self,
-        write: Callable[[str], None],
-        write_failed: Callable[[str], None] | None,
+        write: Write,
+        open_errors: Callable[[], Write | None],
         *,
         in_order: bool,
         seed: int | None,
     ) -> None:
+        """`open_errors`: gives what takes the lines of failed rows; None: `write`."""
         self._seed = secrets.randbits(64) if seed is None else seed
-        self._delivery = StreamDelivery(write, in_order=in_order, write_failed=write_failed)
+        self._write, self._open_errors, self._in_order = write, open_errors, in_order
+        self._delivery: StreamDelivery | None = None
 
     @property
     def seed(self) -> int:
@@ -104,13 +101,17 @@ class StreamOutlet:
         return False
 
     def open(self, device: str) -> Delivery:
+        self._delivery = StreamDelivery(
+            self._write, in_order=self._in_order, write_failed=self._open_errors()
+        )
         return self._delivery
 
     def watch(self, rows: Numbered) -> Numbered:
         return rows
 
     def end(self, computed: Counts, seconds: float, *, finished: bool) -> None:
-        self._delivery.flush()
+        if self._delivery is not None:
+            self._delivery.flush()
 
 
 class FileOutlet:

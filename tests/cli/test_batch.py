@@ -276,3 +276,46 @@ def test_a_missing_model_leaves_an_old_output_alone(llmrs: Run, tmp_path: Path) 
     result = llmrs("batch", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--overwrite", "-m", "./none")
     assert result.exit_code == 5
     assert (tmp_path / "out").read_text() == "old\n"
+
+
+# -- where lines go -----------------------------------------------------------------------------------
+
+
+def test_failed_rows_of_a_stream_may_go_to_a_file(llmrs: Run, ladder: MakeLadder, tmp_path: Path) -> None:
+    bad = tmp_path / "bad"
+    rows = '{"prompt":"Hi"}\n{\n{"prompt":"Hi"}\n'
+    args = ("batch", "-", "-m", ladder(), "-t", "0", "--errors", str(bad))
+    result = llmrs(*args, stdin=rows)
+    assert (result.exit_code, [row["index"] for row in rows_of(result.stdout)]) == (3, [0, 2])
+    assert [row["index"] for row in rows_of(bad.read_text())] == [1]
+    assert llmrs(*args, stdin=rows).exit_code == 2
+    assert llmrs("batch", "-", "-m", "./none", "--errors", str(bad), "--overwrite", stdin=rows).exit_code == 5
+    assert bad.read_text(), "nothing is touched before the model is there"
+
+
+def test_plain_text_in_and_out(llmrs: Run, ladder: MakeLadder) -> None:
+    result = llmrs("batch", "-", "-m", ladder(), "-t", "0", "--output-format", "text", stdin="Hi\n\nHo\n")
+    assert (result.exit_code, result.stdout) == (0, "Hello world\nHello world\n")
+
+
+def test_a_table_and_a_template(llmrs: Run, ladder: MakeLadder, tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text('id,text\nx,"a, b"\n')
+    args = ("batch", str(tmp_path / "in.csv"), "-m", ladder(), "-t", "0")
+    (row,) = rows_of(llmrs(*args, "--prompt-template", "Judge: {text}", "--n", "2").stdout)
+    assert (row["id"], row["texts"]) == ("x", ["Hello world"] * 2)
+    refused = llmrs("batch", str(tmp_path / "in.csv"), "-m", "./none")
+    assert (refused.exit_code, "'prompt'" in refused.stderr) == (2, True)
+
+
+def test_lines_may_come_as_rows_finish(llmrs: Run, ladder: MakeLadder) -> None:
+    rows = "".join(json.dumps({"id": n, "prompt": "Hi", "seed": n}) + "\n" for n in range(5))
+    result = llmrs("batch", "-", "-m", ladder(), "-t", "0", "--order", "done", stdin=rows)
+    assert sorted(row["id"] for row in rows_of(result.stdout)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "args", [("--shard", "3/2"), ("--shard", "x"), ("--resume",), ("--prompt-template", "{")]
+)
+def test_options_that_mean_nothing_are_refused(llmrs: Run, args: tuple[str, ...]) -> None:
+    result = llmrs("batch", "-", "-m", "./none", *args, stdin='{"prompt":"Hi"}\n')
+    assert (result.exit_code, result.stdout) == (2, "")

@@ -95,4 +95,4 @@ async def _metrics(exchange: Exchange) -> None:
 
 
 async def _openapi(exchange: Exchange) -> None:
-    await exchange.reply(openapi.document())
+    await exchange.reply(openapi.document(exchange.service.settings.names))

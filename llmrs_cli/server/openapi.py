@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from llmrs_cli import __version__
@@ -38,10 +39,10 @@ GETS = (
 )
 
 
-def document() -> dict[str, Any]:
-    """The whole description."""
+def document(names: Sequence[str] = ()) -> dict[str, Any]:
+    """The whole description; `names` are those of the served model."""
     paths: dict[str, Any] = {
-        path: {"post": _post(about, table, streams)} for path, about, table, streams in POSTS
+        path: {"post": _post(about, table, streams, names)} for path, about, table, streams in POSTS
     }
     paths |= {path: {"get": {"summary": about, "responses": _responses(False)}} for path, about in GETS}
     return {
@@ -53,8 +54,10 @@ def document() -> dict[str, Any]:
     }
 
 
-def _post(about: str, table: Table, streams: bool) -> dict[str, Any]:
-    content = {"application/json": {"schema": body_schema(table)}}
+def _post(about: str, table: Table, streams: bool, names: Sequence[str]) -> dict[str, Any]:
+    schema = dict(body_schema(table))
+    schema["properties"] = {**schema["properties"], "model": {"enum": [*names, None]}}
+    content = {"application/json": {"schema": schema}}
     return {
         "summary": about,
         "requestBody": {"required": True, "content": content},

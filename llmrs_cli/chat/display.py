@@ -97,8 +97,16 @@ def tokens(engine: TextEngine, text: str) -> str:
     """The pieces of a text with their ids, and their number."""
     assert engine.tokenizer is not None, "it renders conversations"
     ids = engine.tokenizer.encode(text, bos=False)
-    pieces = (engine.tokenizer.token_bytes(id).decode(errors="backslashreplace") for id in ids)
-    return " ".join(f"{piece!r}:{id}" for piece, id in zip(pieces, ids, strict=True)) + f"\n{len(ids)} tokens"
+    pieces = (f"{_piece(engine.tokenizer.token_bytes(id))}:{id}" for id in ids)
+    return " ".join(pieces) + f"\n{len(ids)} tokens"
+
+
+def _piece(data: bytes) -> str:
+    """The text of a token in quotes; a part of a character as its bytes."""
+    try:
+        return repr(data.decode())
+    except UnicodeDecodeError:
+        return repr(data).removeprefix("b")
 
 
 def sessions(saved: Sequence[Saved], current: str | None) -> str:

@@ -28,15 +28,15 @@ PROMPT = "\n> "
 _STYLE = Style.from_dict(
     {
         "bottom-toolbar": "noreverse",
-        "bottom-toolbar.text": "noreverse ansibrightblack",
+        "bottom-toolbar.text": "noreverse",
         "completion-menu": "noinherit",
         "completion-menu.completion": "noinherit",
         "completion-menu.completion.current": "noinherit reverse",
-        "completion-menu.meta.completion": "noinherit ansibrightblack",
+        "completion-menu.meta.completion": "noinherit",
         "completion-menu.meta.completion.current": "noinherit reverse",
     }
 )
-"""Colours of the theme alone, so that dark and light terminals are served alike."""
+"""No colour but the theme's own two, which can be read on dark and on light ground alike."""
 
 
 class Reader:

@@ -206,6 +206,7 @@ def test_tokens_of_a_text(talk: tuple[Talk, FakeEngine]) -> None:
     seen = talk_through(talk[0], "/tokens hé")
     first, *_ = byte_ids("h")
     assert seen.said[0].startswith(f"'h':{first} ")
+    assert "'\\xc3':" in seen.said[0]
     assert seen.said[0].endswith("\n3 tokens")
 
 

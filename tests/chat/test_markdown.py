@@ -233,6 +233,14 @@ def test_a_long_answer_is_linear_in_calls(monkeypatch: pytest.MonkeyPatch) -> No
     assert counts[1] <= counts[0] * 1.1
 
 
+def test_a_long_answer_is_written_once_and_the_cursor_never_goes_back() -> None:
+    text = (EVERYTHING.replace("The end", "END") + "\n\n") * 100
+    shown = painted(text, 60, 5)
+    assert shown.count("END") == 100
+    assert len(shown) < 2 * len(text)
+    assert "\x1b" not in SEQUENCE.sub("", shown) and "\r" not in shown
+
+
 # -- fenced blocks ------------------------------------------------------------------------------------
 
 

@@ -103,22 +103,28 @@ class JobFiles:
     def _is_finished(self, rows: Callable[[], Numbered] | None) -> bool:
         """Whether an output without a journal is all there is to do, by its manifest."""
         manifest = read_manifest(self.manifest_path)
-        if not manifest:
+        if manifest is None:
             return False
-        self._require_same(manifest)
-        self.seed = int(manifest.get("seed", self.seed))
-        if manifest.get("status") != FINISHED or self._target.retry_failed:
+        self._require_same(manifest.settings)
+        self.seed = manifest.seed
+        if manifest.status != FINISHED or self._target.retry_failed:
             return False
-        done = manifest["rows"]["done"]
-        self.reused = Counts(done, manifest["rows"]["failed"])
-        if rows is None:
-            return True
-        numbered = iter(rows())
-        for _ in self.watch(islice(numbered, done)):
-            pass
-        if self.input_digest != manifest["input_digest"] and not self._target.force:
+        if rows is not None:
+            numbered = iter(rows())
+            for _ in self.watch(islice(numbered, manifest.done)):
+                pass
+            if self.input_digest != manifest.input_digest:
+                self._accept_changes()
+            if next(numbered, None) is not None:
+                return False
+        self.reused = Counts(manifest.done, manifest.failed)
+        return True
+
+    def _accept_changes(self) -> None:
+        """The input of a finished output is another now: refuse, or with --force keep its answers."""
+        if not self._target.force:
             raise changed_input()
-        return next(numbered, None) is None
+        self._say("Which rows have changed cannot be told any more: all answers are kept.")
 
     def _adopt(self, rows: Callable[[], Numbered] | None) -> None:
         """Make a journal of an output that has none."""
@@ -138,7 +144,7 @@ class JobFiles:
 
     def _take_up_journal(self, rows: Callable[[], Numbered] | None) -> None:
         journal = Journal(self._journal_path)
-        self._require_same(journal.header)
+        self._require_same(journal.header.get("settings", {}))
         self.seed = int(journal.header["seed"])
         stale = set() if rows is None else self._changed(journal, rows())
         if self._target.retry_failed:
@@ -161,8 +167,7 @@ class JobFiles:
             raise changed_input()
         return stale
 
-    def _require_same(self, header: Mapping[str, Any]) -> None:
-        old = header.get("settings", {})
+    def _require_same(self, old: Mapping[str, Any]) -> None:
         changed = [key for key in sorted({*old, *self.settings}) if old.get(key) != self.settings.get(key)]
         if changed and not self._target.force:
             raise UsageError(

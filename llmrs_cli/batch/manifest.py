@@ -74,10 +74,31 @@ class Manifest:
         durable.write_file(path, text.encode("utf-8", "backslashreplace"))  # \udcXX, as JSON escapes it
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
-    """What stands there; {} if nothing that can be read does."""
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a manifest says of the run that wrote it."""
+
+    status: str
+    settings: Mapping[str, Any]
+    seed: int
+    done: int
+    """Rows."""
+    failed: int
+    input_digest: str
+
+
+def read_manifest(path: Path) -> Past | None:
+    """What stands there; None if nothing that can be read does."""
     try:
         found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        rows = found["rows"]
+        return Past(
+            found["status"],
+            dict(found["settings"]),
+            int(found["seed"]),
+            int(rows["done"]),
+            int(rows["failed"]),
+            found["input_digest"],
+        )
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None

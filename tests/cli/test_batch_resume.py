@@ -134,6 +134,16 @@ def test_rows_added_to_the_input_are_answered(batch: Batch) -> None:
     batch.write(*GOOD, {"id": "new", "prompt": "Hi"})
     assert batch("--resume")[0] == 0
     assert [row["id"] for row in rows_of(batch.out)][-2:] == ["r5", "new"]
+    rows = json.loads(batch.manifest.read_text())["rows"]
+    assert (rows["reused"], rows["done"]) == (6, 7)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"status": "finished", "settings": 1}'])
+def test_a_damaged_manifest_is_no_manifest(batch: Batch, content: str) -> None:
+    batch()
+    batch.manifest.write_text(content)
+    status, said = batch("--resume")
+    assert (status, "no journal" in said, len(rows_of(batch.out))) == (0, True, 6)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +180,8 @@ def test_a_changed_input_is_refused_and_with_force_answered_anew(batch: Batch, f
     status, said = batch("--resume")
     assert status == 2
     assert "--force" in said
+    assert batch("--resume", "--force")[0] == 0
     if not finished:
-        assert batch("--resume", "--force")[0] == 0
         texts = [row["text"] for row in rows_of(batch.out)]
         assert texts == ["Hello world", "Hello", *["Hello world"] * 4]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -70,7 +70,20 @@ def _batches(typed: str) -> tuple[int, ...]:
     return batches
 
 
-@click.command("bench")
+class Bench(click.Command):
+    """`bench MODEL`, or `bench serve`, which is a command of its own."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["serve"]:
+            from llmrs_cli.cli.bench_serve import command as serve
+
+            return serve.make_context(f"{info_name} serve", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command("bench", cls=Bench, epilog="'llmrs bench serve --help' loads and measures a running server.")
 @model_options(required=True)
 @click.option(
     "--batch",

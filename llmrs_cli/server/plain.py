@@ -24,6 +24,7 @@ async def models(exchange: Exchange) -> None:
             "created": exchange.service.created,
             "owned_by": "llmrs",
             "max_model_len": engine.context,
+            "vocab_size": engine.vocab,
         }
         for name in exchange.service.settings.names
     ]

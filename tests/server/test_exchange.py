@@ -1,0 +1,279 @@
+"""One exchange with a scripted engine, in this process: faults, stalls and departures at every moment."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.errors import EngineFault
+from llmrs_cli.server import bridge, exchange
+from llmrs_cli.server.app import build_app
+from llmrs_cli.server.service import Phase, Service
+from llmrs_cli.server.settings import ServerSettings
+from llmrs_cli.text.generate import SamplingDefaults, TextEngine
+from llmrs_cli.text.template import ChatTemplate
+from llmrs_cli.text.tokenizer import Tokenizer
+from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, byte_ids, byte_tokenizer_json
+from tests.helpers.fake_engine import FakeEngine, Script, reply
+
+Message = MutableMapping[str, Any]
+HELLO = tuple(byte_ids("hello"))
+
+
+class Client:
+    """One request by hand: what was sent to it, and whether it reads or has left."""
+
+    def __init__(self, body: Any, path: str = "/v1/completions") -> None:
+        self.sent: list[Message] = []
+        self.left = asyncio.Event()
+        self.reads = asyncio.Event()
+        self.reads.set()
+        self.cut_off = False
+        self._inbox: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode()}]
+        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
+        self.scope: Message = {
+            "type": "http",
+            "method": "POST",
+            "path": path,
+            "headers": headers,
+            "client": ("127.0.0.1", 1),
+            "state": {"abort": self._abort},
+        }
+
+    async def receive(self) -> Message:
+        if self._inbox:
+            return self._inbox.pop()
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        await self.reads.wait()
+        self.sent.append(message)
+
+    @property
+    def text(self) -> str:
+        return b"".join(message.get("body", b"") for message in self.sent).decode()
+
+    @property
+    def status(self) -> int | None:
+        return self.sent[0]["status"] if self.sent else None
+
+    def _abort(self) -> None:
+        self.cut_off = True
+
+
+class Bench:
+    """An application over a fake engine."""
+
+    def __init__(self, script: Script, *, at_once: bool = True, **settings: Any) -> None:
+        self.engine = FakeEngine(script, at_once=at_once)
+        self.service = Service(ServerSettings(("m",), **settings))
+        tokenizer = Tokenizer(byte_tokenizer_json())
+        text = TextEngine(
+            self.engine,
+            tokenizer=tokenizer,
+            template=ChatTemplate({"default": CHAT_TEMPLATE}),
+            defaults=SamplingDefaults(),
+        )
+        self.service.open(text)
+        self.app = build_app(self.service, io.StringIO())
+
+    def ask(self, client: Client) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self.app(client.scope, client.receive, client.send))
+
+    async def until_asked(self) -> None:
+        """Until a request has reached the engine."""
+        while not self.engine.requests:
+            await asyncio.sleep(0.001)
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"prompt": "hi", "max_tokens": 5, **fields}
+
+
+def test_what_has_gathered_is_one_event() -> None:
+    async def scene() -> str:
+        bench = Bench(reply(HELLO[:2], HELLO[2:]))
+        client = Client(body(stream=True))
+        await bench.ask(client)
+        return client.text
+
+    events = [json.loads(block[6:]) for block in asyncio.run(scene()).split("\n\n")[:-2]]
+    assert [event["choices"][0]["text"] for event in events] == ["hello"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_is_noticed_though_nothing_is_sent(stream: bool) -> None:
+    async def scene() -> Bench:
+        bench = Bench(reply(HELLO), at_once=False)
+        client = Client(body(stream=stream))
+        task = bench.ask(client)
+        await bench.until_asked()
+        client.left.set()
+        await task
+        assert client.sent == []
+        assert bench.service.idle.is_set()
+        return bench
+
+    bench = asyncio.run(scene())
+    assert bench.engine.aborted == [request.id for request in bench.engine.requests]
+
+
+def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "STALL_SECONDS", 0.01)
+
+    async def scene() -> None:
+        bench = Bench(reply(HELLO[:1], HELLO[1:]), at_once=False)
+        client = Client(body(stream=True))
+        client.reads.clear()
+        task = bench.ask(client)
+        await bench.until_asked()
+        bench.engine.play()
+        await task
+        assert client.cut_off
+        assert bench.engine.aborted
+        assert bench.service.idle.is_set()
+
+    asyncio.run(scene())
+
+
+def test_far_more_than_a_client_reads_does_not_gather(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bridge, "MAX_GATHERED", 3)
+
+    def endless(request: Request) -> list[TokenEvent]:
+        ends = [None] * 8 + [FinishReason.LENGTH]
+        return [TokenEvent(request.id, HELLO[:1], finish=finish) for finish in ends]
+
+    async def scene() -> None:
+        bench = Bench(endless)
+        client = Client(body(stream=True))
+        await bench.ask(client)
+        assert client.sent == []
+        assert bench.engine.aborted
+
+    asyncio.run(scene())
+
+
+def test_nothing_for_too_long_is_an_error() -> None:
+    async def scene() -> None:
+        bench = Bench(reply(HELLO), at_once=False, deadline=0.01)
+        client = Client(body())
+        await bench.ask(client)
+        assert client.status == 503
+        assert json.loads(client.text)["error"]["code"] == "deadline_exceeded"
+        assert bench.engine.aborted
+
+    asyncio.run(scene())
+
+
+def failed(request: Request) -> list[TokenEvent]:
+    return [
+        TokenEvent(request.id, HELLO[:1]),
+        TokenEvent(request.id, finish=FinishReason.ERROR, error="It was not a number."),
+    ]
+
+
+def test_a_request_that_fails_says_so_whole_and_streamed() -> None:
+    async def scene() -> tuple[Client, Client, Client]:
+        bench = Bench(failed, at_once=False)
+        whole, streamed = Client(body()), Client(body(stream=True))
+        tasks = [bench.ask(whole), bench.ask(streamed)]
+        while len(bench.engine.requests) < 2:
+            await asyncio.sleep(0.001)
+        bench.engine.play()
+        await asyncio.sleep(0.01)
+        bench.engine.play()
+        await asyncio.gather(*tasks)
+        other = Bench(reply(HELLO))
+        after = Client(body())
+        await other.ask(after)
+        return whole, streamed, after
+
+    whole, streamed, after = asyncio.run(scene())
+    assert (whole.status, json.loads(whole.text)["error"]["code"]) == (500, "generation_failed")
+    *_, error, done, end = streamed.text.split("\n\n")
+    assert json.loads(error[6:])["error"]["message"] == "It was not a number."
+    assert (done, end) == ("data: [DONE]", "")
+    assert after.status == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_exception_of_ours_ends_one_request_alone(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> None:
+        raise RuntimeError("secret detail")
+
+    async def scene() -> None:
+        bench = Bench(reply(HELLO))
+        client = Client(body(stream=stream))
+        with monkeypatch.context() as patched:
+            patched.setattr("llmrs_cli.server.answers.CompletionReply.take", broken)
+            await bench.ask(client)
+        assert client.status == 500
+        assert "secret" not in client.text
+        assert bench.service.idle.is_set()
+        again = Client(body(stream=stream))
+        await bench.ask(again)
+        assert again.status == 200
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"),
+    [(Phase.LOADING, "loading"), (Phase.DRAINING, "shutting_down"), (Phase.FAILED, "engine_fault")],
+)
+def test_outside_of_its_time_a_server_says_why(phase: Phase, code: str) -> None:
+    async def scene() -> Client:
+        bench = Bench(reply(HELLO))
+        bench.service.phase = phase
+        client = Client(body())
+        await bench.ask(client)
+        return client
+
+    client = asyncio.run(scene())
+    assert (client.status, json.loads(client.text)["error"]["code"]) == (503, code)
+
+
+def test_a_broken_engine_takes_no_more() -> None:
+    async def scene() -> Client:
+        bench = Bench(reply(HELLO))
+        bench.engine.fault = EngineFault("gone")
+        client = Client(body())
+        await bench.ask(client)
+        return client
+
+    assert asyncio.run(scene()).status == 503
+
+
+def test_places_are_given_back_whatever_happens() -> None:
+    async def scene() -> None:
+        bench = Bench(reply(HELLO), queue=0)
+        for fields in ({"n": 5}, {"prompt": "a" * 999}, {}, {"n": 4}):
+            client = Client({**body(), **fields})
+            await bench.ask(client)
+            expected = 429 if fields == {"n": 5} else 400 if "prompt" in fields else 200
+            assert client.status == expected
+            assert bench.service.idle.is_set()
+
+    asyncio.run(scene())
+
+
+def test_prefixes_are_shared_within_a_key_and_a_salt_only() -> None:
+    async def scene() -> list[str]:
+        bench = Bench(reply(HELLO), keys=(b"key-one-1", b"key-two-2"))
+        for key, salt in (("key-one-1", None), ("key-one-1", None), ("key-two-2", None), ("key-one-1", "s")):
+            client = Client(body(cache_salt=salt))
+            client.scope["headers"].append((b"authorization", f"Bearer {key}".encode()))
+            await bench.ask(client)
+        return [request.salt for request in bench.engine.requests]
+
+    first, again, other, salted = asyncio.run(scene())
+    assert first == again
+    assert len({first, other, salted}) == 3
+    assert "key" not in first

@@ -21,7 +21,7 @@ from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, L
 from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.weights.packed import Dense, Weight
-from llmrs_cli.kernels.simd import attention, linear, program
+from llmrs_cli.kernels.simd import linear, program, softmax
 from llmrs_cli.kernels.simd.crew import Crew, usable_threads
 from llmrs_cli.kernels.simd.layout import LANES, Arena
 
@@ -42,7 +42,7 @@ class CpuBackend(Backend):
     """Numba loops in float32."""
 
     name = "cpu"
-    block_size = attention.BLOCK
+    block_size = softmax.BLOCK
 
     def __init__(self, cache: Path | None = None, threads: int | None = None) -> None:
         """`cache`: folder for compiled loops, the user's own by default; `threads`: one per core by default."""

@@ -16,19 +16,9 @@ from typing import Any
 import numpy as np
 
 from llmrs_cli.kernels.simd.compiling import inner
-from llmrs_cli.kernels.simd.lanes import (
-    fused,
-    load,
-    load_bf16,
-    load_f16,
-    load_f32,
-    load_int8,
-    load_words,
-    nibble,
-    prefetch,
-    splat,
-)
+from llmrs_cli.kernels.simd.lanes import fused, nibble, splat
 from llmrs_cli.kernels.simd.layout import BRAIN, EIGHT, FOUR, LANES, SINGLE, WORD
+from llmrs_cli.kernels.simd.memory import load, load_bf16, load_f16, load_f32, load_int8, load_words, prefetch
 from llmrs_cli.kernels.simd.tiles import add_tile, fma_rows, fma_tile, spread
 
 AHEAD = 4096

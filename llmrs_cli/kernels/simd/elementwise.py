@@ -12,18 +12,8 @@ import math
 import numpy as np
 
 from llmrs_cli.kernels.simd.compiling import inner
-from llmrs_cli.kernels.simd.lanes import (
-    LANES,
-    fused,
-    load,
-    load_first,
-    maximum,
-    power_of_two,
-    splat,
-    store,
-    store_first,
-    sum_lanes,
-)
+from llmrs_cli.kernels.simd.lanes import LANES, fused, maximum, power_of_two, splat, sum_lanes
+from llmrs_cli.kernels.simd.memory import load, load_first, store, store_first
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST = np.float32(-87.0)

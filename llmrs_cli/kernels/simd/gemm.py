@@ -10,19 +10,9 @@ from __future__ import annotations
 
 from llmrs_cli.kernels.simd.compiling import inner
 from llmrs_cli.kernels.simd.dot import SIXTEEN, ZERO, group_scale, group_second
-from llmrs_cli.kernels.simd.lanes import (
-    fused,
-    load,
-    load_bf16,
-    load_f16,
-    load_f32,
-    load_int8,
-    load_words,
-    nibble,
-    splat,
-    store,
-)
+from llmrs_cli.kernels.simd.lanes import fused, nibble, splat
 from llmrs_cli.kernels.simd.layout import BRAIN, EIGHT, FOUR, LANES, SINGLE, WORD
+from llmrs_cli.kernels.simd.memory import load, load_bf16, load_f16, load_f32, load_int8, load_words, store
 from llmrs_cli.kernels.simd.target import GEMM_ROWS
 from llmrs_cli.kernels.simd.tiles import add_rows, every_other, fma_pairs, spread, store_rows
 

@@ -11,8 +11,9 @@ from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, norm_row, rotate_row
 from llmrs_cli.kernels.simd.gemm import PANEL, widen
 from llmrs_cli.kernels.simd.kinds import HEADS, INDICES, PLACE, REAL, ROWS, VALUES
-from llmrs_cli.kernels.simd.lanes import LANES, store_one
+from llmrs_cli.kernels.simd.lanes import LANES
 from llmrs_cli.kernels.simd.layout import EIGHT, FOUR
+from llmrs_cli.kernels.simd.memory import store_one
 
 PART_TOKENS = 8
 """Tokens that are worth a part of their own."""

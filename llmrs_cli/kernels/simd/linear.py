@@ -17,8 +17,9 @@ from llmrs_cli.kernels.simd.dot import ZERO, dot_1, dot_4, dot_8
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, group_sums, norm_row
 from llmrs_cli.kernels.simd.gemm import BLOCK, PANEL, multiply_panel, widen
 from llmrs_cli.kernels.simd.kinds import BYTES, ORDER, ROWS, TABLE, VALUES
-from llmrs_cli.kernels.simd.lanes import LANES, load, load_first, store_first
+from llmrs_cli.kernels.simd.lanes import LANES
 from llmrs_cli.kernels.simd.layout import EIGHT, FOUR
+from llmrs_cli.kernels.simd.memory import load, load_first, store_first
 from llmrs_cli.kernels.simd.target import GEMM_ROWS
 from llmrs_cli.kernels.simd.tiles import add_rows, store_rows
 

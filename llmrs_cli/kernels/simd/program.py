@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 
-from llmrs_cli.kernels.simd import attention, crew, layer, linear, sample
+from llmrs_cli.kernels.simd import attention, crew, layer, linear, logprobs, sample
 from llmrs_cli.kernels.simd.kinds import (
     BOARD,
     BYTES,
@@ -59,7 +59,7 @@ SIGNATURES: dict[Any, tuple[Any, ...]] = {
         *(INT, BOARD, ROWS, TABLE, ROWS, COUNTS, COUNTS),
         *(INDICES, VALUES, INDICES, MASK, INDICES, FLAGS),
     ),
-    sample.score: (INT, BOARD, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS),
+    logprobs.score: (INT, BOARD, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS),
     HELP_OUT: (BOARD,),
 }
 
@@ -101,7 +101,7 @@ def load(folder: Path | None) -> Program:
                 attention.attend_share,
                 layer.finish_share,
                 sample.draw_share,
-                sample.score_share,
+                logprobs.score_share,
             )
         ]
         for loop in SIGNATURES:
@@ -117,7 +117,7 @@ def load(folder: Path | None) -> Program:
         rotate=layer.rotate,
         store_kv=layer.store_kv,
         draw=partial(sample.draw, draw),
-        score=partial(sample.score, score),
+        score=partial(logprobs.score, score),
         help_out=HELP_OUT,
         notice=notice,
         shares=tuple(shares),

@@ -17,6 +17,7 @@ from numba.extending import models, register_model
 
 from llmrs_cli.kernels.simd import lanes as simd
 from llmrs_cli.kernels.simd.lanes import I64, VECTOR, address, intrinsic, lanes
+from llmrs_cli.kernels.simd.memory import masked_load, masked_store
 
 
 class TileType(types.Type):
@@ -121,7 +122,7 @@ def store_rows(typing: Any, tile: Any, array: Any, base: Any, stride: Any, used:
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def visit(vector: Any, pointer: Any, mask: Any) -> None:
-            simd.masked_store(builder, vector, pointer, mask)
+            masked_store(builder, vector, pointer, mask)
 
         _each_row(context, builder, sig, args, visit)
         return context.get_dummy_value()
@@ -135,7 +136,7 @@ def add_rows(typing: Any, tile: Any, array: Any, base: Any, stride: Any, used: A
 
     def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         def visit(vector: Any, pointer: Any, mask: Any) -> Any:
-            return builder.fadd(simd.masked_load(builder, pointer, mask), vector)
+            return builder.fadd(masked_load(builder, pointer, mask), vector)
 
         return _tile(builder, _each_row(context, builder, sig, args, visit))
 

@@ -108,12 +108,13 @@ def test_two_revisions_are_one_too_many(capsys: pytest.CaptureFixture[str], llmr
 
 
 def test_a_terminal_as_stdin_is_no_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    from llmrs_cli.cli import batch
+    from llmrs_cli.batch.source import Source
+    from llmrs_cli.cli.batch_job import reader_of
 
     class Typing:
         def isatty(self) -> bool:
             return True
 
     monkeypatch.setattr("sys.stdin", Typing())
-    with pytest.raises(UsageError, match="terminal"), batch._open_source("-", "-", False):
-        pass
+    with pytest.raises(UsageError, match="terminal"):
+        reader_of(Source(path=None))

@@ -16,6 +16,7 @@ from llmrs_cli.server.faults import HttpError
 from llmrs_cli.server.log import AccessLog
 from llmrs_cli.server.page import page
 from llmrs_cli.server.plain import detokenize, embeddings, live, models, ready, tokenize, version
+from llmrs_cli.server.responses import responses
 from llmrs_cli.server.security import App, Guard, Receive, Scope, Send
 from llmrs_cli.server.service import Service
 
@@ -31,6 +32,7 @@ POSTS: dict[str, Answer] = {
     "/v1/chat/completions": chat_completions,
     "/v1/chat/completions/render": render,
     "/v1/completions": completions,
+    "/v1/responses": responses,
     "/v1/embeddings": embeddings,
     "/tokenize": tokenize,
     "/detokenize": detokenize,

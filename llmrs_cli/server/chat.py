@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from llmrs_cli.server.answers import ChatReply
-from llmrs_cli.server.bridge import News
+from llmrs_cli.server.bridge import Answers, News
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.kinds import refuse
 from llmrs_cli.server.schema import RENDER, read_fields
@@ -29,40 +30,52 @@ from llmrs_cli.text.tools import ToolParser, tool_parser
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation."""
     request = chat_request(await exchange.body())
+    if request.delivery.stream and request.options.prompt_logprobs is not None:
+        raise refuse("prompt_logprobs", "left out of a stream")
+    async with conversation(exchange, request) as (prompt, parsers, answers):
+        reply = ChatReply(
+            exchange.service.settings.names[0],
+            parsers,
+            prompt_ids=prompt.ids if request.delivery.token_ids else None,
+            logprobs=request.options.logprobs is not None,
+            one_call=not request.parallel_calls,
+        )
+
+        def take(news: News) -> Sequence[Any]:
+            return reply.take(*news)
+
+        def body() -> Any:
+            return reply.body(answers.usage(), answers.generations[0].prompt_logprobs)
+
+        def last() -> Sequence[Any]:
+            return [reply.usage_chunk(answers.usage())] if request.delivery.include_usage else []
+
+        if request.delivery.stream:
+            await exchange.stream(answers, take, last)
+        else:
+            await exchange.whole(answers, take, body)
+
+
+@asynccontextmanager
+async def conversation(
+    exchange: Exchange, request: ChatRequest
+) -> AsyncIterator[tuple[Prompt, list[ReplyParser], Answers]]:
+    """A conversation being answered: its prompt, a parser per choice, the answers. They end with the block."""
     service = exchange.service
     engine = service.engine
     service.check_model(request.model)
     options = within_budget(request.options, engine.context)
-    if request.delivery.stream and options.prompt_logprobs is not None:
-        raise refuse("prompt_logprobs", "left out of a stream")
     if request.tool_choice not in ("none", "auto"):
         options = replace(options, grammar=_forced_calls(engine, request))
     with service.place(options.n):
         if options.grammar:
             await service.in_thread(engine.check_grammar, options.grammar)
         prompt = await service.in_thread(_render, engine, request)
-        reply = ChatReply(
-            service.settings.names[0],
-            [_parser(engine, request, prompt, bound=bool(options.grammar)) for _ in range(options.n)],
-            prompt_ids=prompt.ids if request.delivery.token_ids else None,
-            logprobs=options.logprobs is not None,
-            one_call=not request.parallel_calls,
-        )
-        with service.answering([prompt.ids], options, salt_of(exchange.caller, request.salt)) as answers:
-
-            def take(news: News) -> Sequence[Any]:
-                return reply.take(*news)
-
-            def body() -> Any:
-                return reply.body(answers.usage(), answers.generations[0].prompt_logprobs)
-
-            def last() -> Sequence[Any]:
-                return [reply.usage_chunk(answers.usage())] if request.delivery.include_usage else []
-
-            if request.delivery.stream:
-                await exchange.stream(answers, take, last)
-            else:
-                await exchange.whole(answers, take, body)
+        bound = bool(options.grammar)
+        parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
+        salt = salt_of(exchange.caller, request.salt)
+        with service.answering([prompt.ids], options, salt) as answers:
+            yield prompt, parsers, answers
 
 
 async def render(exchange: Exchange) -> None:

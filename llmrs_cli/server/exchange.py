@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llmrs_cli.engine.types import FinishReason
@@ -17,6 +18,25 @@ from llmrs_cli.server.sse import DONE, decode_body, event
 
 Chunks = Callable[[News], Sequence[Any]]
 """What a stream tells of some news."""
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How the events of a stream are written."""
+
+    named: bool
+    """Each has its `type` beside its data."""
+    end: bytes
+    fault: Callable[[Any], Any]
+    """OpenAI's error object → the event that tells of it."""
+
+    def events(self, chunks: Iterable[Any]) -> bytes:
+        """Chunks as they go over the wire."""
+        return b"".join(event(chunk, chunk["type"] if self.named else None) for chunk in chunks)
+
+
+PLAIN = Framing(named=False, end=DONE, fault=lambda body: body)
+"""Of chats and completions."""
 
 
 class Exchange:
@@ -69,29 +89,36 @@ class Exchange:
         await while_connected(self._receive, gather())
         await self.reply(body())
 
-    async def stream(self, answers: Answers, take: Chunks, last: Callable[[], Iterable[Any]] = tuple) -> None:
+    async def stream(
+        self,
+        answers: Answers,
+        take: Chunks,
+        last: Callable[[], Iterable[Any]] = tuple,
+        framing: Framing = PLAIN,
+    ) -> None:
         """Server-sent events as they come, then those of `last`; a fault becomes an event of its own.
 
         The response begins with the first news, so that what fails before has a status of its own.
         """
-        await while_connected(self._receive, self._tell(answers, take, last))
+        await while_connected(self._receive, self._tell(answers, take, last, framing))
 
-    async def _tell(self, answers: Answers, take: Chunks, last: Callable[[], Iterable[Any]]) -> None:
+    async def _tell(
+        self, answers: Answers, take: Chunks, last: Callable[[], Iterable[Any]], framing: Framing
+    ) -> None:
         try:
             async for batch in answers.batches(self.service.settings.deadline):
                 self._observe(batch, answers)
-                await self._write([chunk for news in batch for chunk in take(news)])
-            await self._write(last(), DONE, more=False)
+                await self._write(framing.events(chunk for news in batch for chunk in take(news)))
+            await self._write(framing.events(last()) + framing.end, more=False)
         except (ClientGone, asyncio.CancelledError):
             raise
         except Exception as error:
             if not self._started:
                 raise
-            await self._write([as_http(error).body], DONE, more=False)
+            await self._write(framing.events([framing.fault(as_http(error).body)]) + framing.end, more=False)
 
-    async def _write(self, chunks: Iterable[Any], tail: bytes = b"", *, more: bool = True) -> None:
-        data = b"".join(map(event, chunks)) + tail
-        if not data:
+    async def _write(self, data: bytes, *, more: bool = True) -> None:
+        if not data and more:
             return
         try:
             async with asyncio.timeout(STALL_SECONDS):

@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmrs_cli import __version__
-from llmrs_cli.server.schema import CHAT, COMPLETION, DETOKENIZE, RENDER, TOKENIZE, Table, body_schema
+from llmrs_cli.server.schema import (
+    CHAT,
+    COMPLETION,
+    DETOKENIZE,
+    RENDER,
+    RESPONSE,
+    TOKENIZE,
+    Table,
+    body_schema,
+)
 
 ERROR = {
     "type": "object",
@@ -28,6 +37,7 @@ POSTS: tuple[tuple[str, str, Table, bool], ...] = (
     ("/v1/chat/completions", "Answer a conversation", CHAT, True),
     ("/v1/chat/completions/render", "The prompt that a conversation becomes", RENDER, False),
     ("/v1/completions", "Continue a text", COMPLETION, True),
+    ("/v1/responses", "Answer a conversation of items", RESPONSE, True),
     ("/tokenize", "Token ids of a text or a conversation", TOKENIZE, False),
     ("/detokenize", "The text of token ids", DETOKENIZE, False),
 )

@@ -302,3 +302,54 @@ DETOKENIZE: Table = {
     "model": Field(text(MAX_NAME)),
     "tokens": Field(array(TOKEN_ID, MAX_TOKENS_IN_LIST), required=True),
 }
+
+RESPONSE_TOOL = record(
+    {
+        "type": one_of("function"),
+        "name": text(64, 1),
+        "description": text(),
+        "parameters": plain_object(),
+        "strict": flag(),
+    },
+    ("type", "name"),
+)
+RESPONSE: Table = {
+    "input": Field(
+        either("a text or a list of items", text(), array(plain_object(), MAX_MESSAGES, 1)), required=True
+    ),
+    "model": Field(text(MAX_NAME)),
+    "instructions": Field(text()),
+    "max_output_tokens": Field(integer(1)),
+    "temperature": Field(number(0.0, MAX_TEMPERATURE)),
+    "top_p": Field(number(0.0, 1.0)),
+    "stream": Field(flag()),
+    "tools": Field(array(RESPONSE_TOOL, MAX_TOOLS)),
+    "tool_choice": Field(
+        either(
+            '"none", "auto", "required" or a function',
+            one_of("none", "auto", "required"),
+            record({"type": one_of("function"), "name": text(64, 1)}, ("type", "name")),
+        )
+    ),
+    "parallel_tool_calls": Field(flag()),
+    "text": Field(record({"format": plain_object({"required": ["type"]}), "verbosity": one_of("medium")})),
+    "metadata": Field(METADATA),
+    "store": _inert(one_of(False)),
+    "background": _inert(one_of(False)),
+    "truncation": _inert(one_of("disabled")),
+    "include": _inert(array(text(), 0)),
+    "stream_options": _inert(record({"include_obfuscation": flag()})),
+    "service_tier": _inert(one_of("auto", "default")),
+    "safety_identifier": _inert(text()),
+    "prompt_cache_key": _inert(text()),
+    "user": _inert(text()),
+    **{
+        name: _refused()
+        for name in (
+            *("access_programs", "background_options", "context_management", "conversation", "image"),
+            *("max_tool_calls", "moderation", "previous_response_id", "prompt", "prompt_cache_options"),
+            *("prompt_cache_retention", "reasoning", "top_logprobs"),
+        )
+    },
+}
+"""/v1/responses. Nothing is stored, so `store` may only be false, and earlier responses cannot be named."""

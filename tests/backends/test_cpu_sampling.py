@@ -22,7 +22,7 @@ CONTEXT = 24
 """Tokens that each row of these tests holds."""
 
 
-BOARD = Crew(2, None).board
+BOARD = Crew(2, lambda board: None).board
 
 
 def loops() -> program.Program:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ from llmrs_cli.kernels.simd.atomics import (
 )
 from llmrs_cli.kernels.simd.compiling import inner
 
+Board = NDArray[np.int64]
 LINE = 16
 """int64 in two cache lines, which processors fetch together."""
-TICKET, DONE, FUNCTION, ARGUMENTS, THREADS, FIELDS = (LINE * field for field in range(6))
+TICKET, DONE, FUNCTION, ARGUMENTS, THREADS, CLOSED, FIELDS = (LINE * field for field in range(7))
 FIELD_BITS = 20
 MOST_PARTS = (1 << FIELD_BITS) - 1
 PARTS_EACH = 8
@@ -49,6 +51,8 @@ NAPS, NAP = 10_000, 100
 """How often it then looks, and microseconds in between, before it sleeps until `wake`: some seconds."""
 POLITENESS = 2_000
 """Pauses after which a waiting caller lets others have its core."""
+FAREWELL = 1.0
+"""Seconds to wait for a helper that is sent home."""
 TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -92,9 +96,9 @@ def share_out(board, function, pieces, arguments):
 
 
 def help_out(board):
-    """Take parts; return after a while without work. Runs without Python's lock."""
+    """Take parts; return after a while without work, or when the crew closes. Runs without Python's lock."""
     idle = 0
-    while idle < PAUSES + NAPS:
+    while idle < PAUSES + NAPS and not atomic_load(board, CLOSED):
         if take_part(board):
             idle = 0
         elif idle < PAUSES:
@@ -108,62 +112,63 @@ def help_out(board):
 class Crew:
     """Helpers for one caller at a time. Threads start with the first call of `wake`."""
 
-    def __init__(self, threads: int, help_out: Any) -> None:
-        """`threads`: of caller and helpers together; `help_out`: compiled."""
-        self.board: NDArray[np.int64] = np.zeros(FIELDS, np.int64)
+    def __init__(self, threads: int, help_out: Callable[[Board], None]) -> None:
+        """`threads`: of caller and helpers together; `help_out`: the compiled one."""
+        self.board: Board = np.zeros(FIELDS, np.int64)
         self.board[THREADS] = threads
-        self._bell = _Bell()
-        self._start: Any = help_out
-        self._stop = weakref.finalize(self, self._bell.stop)
+        self._helpers = _Helpers(self.board, help_out)
+        # Also when the process ends: no thread may then still run compiled code.
+        self._dismiss = weakref.finalize(self, self._helpers.dismiss)
 
     def wake(self) -> None:
-        """Call sleeping helpers to work that is about to come; costs next to nothing if all are awake."""
-        if self._start is not None:
-            target, self._start = self._start, None
-            for _ in range(int(self.board[THREADS]) - 1):
-                arguments = self.board, self._bell, target
-                threading.Thread(target=_serve, args=arguments, name="llmrs-cpu", daemon=True).start()
-        self._bell.ring()
+        """Call the helpers to work that is about to come; costs next to nothing if all are awake."""
+        self._helpers.wake()
 
     def close(self) -> None:
         """Send the helpers home."""
-        self._stop()
+        self._dismiss()
 
 
-class _Bell:
-    """Where helpers sleep."""
+class _Helpers:
+    """The threads of a crew, and the bell that wakes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: Board, help_out: Callable[[Board], None]) -> None:
+        self._board = board
+        self._help_out = help_out
         self._sleepers = 0
-        self._stopped = False
         self._changed = threading.Condition()
+        count = int(board[THREADS]) - 1
+        self._threads = [
+            threading.Thread(target=self._serve, name="llmrs-cpu", daemon=True) for _ in range(count)
+        ]
+        self._started = False
 
-    def ring(self) -> None:
+    def wake(self) -> None:
+        if not self._started:
+            self._started = True
+            for thread in self._threads:
+                thread.start()
         if self._sleepers:
             with self._changed:
                 self._changed.notify_all()
 
-    def stop(self) -> None:
+    def dismiss(self) -> None:
         with self._changed:
-            self._stopped = True
+            self._board[CLOSED] = 1
             self._changed.notify_all()
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(FAREWELL)
 
-    def sleep(self) -> bool:
-        """Until it rings; false if there is no more work to come."""
-        with self._changed:
-            if not self._stopped:
-                self._sleepers += 1
-                self._changed.wait()
-                self._sleepers -= 1
-            return not self._stopped
-
-
-def _serve(board: NDArray[np.int64], bell: _Bell, help_out: Any) -> None:
-    """The life of a helper: help, sleep, help again."""
-    awake = True
-    while awake:
-        help_out(board)
-        awake = bell.sleep()
+    def _serve(self) -> None:
+        """The life of a helper: help, sleep, help again."""
+        while not self._board[CLOSED]:
+            self._help_out(self._board)
+            with self._changed:
+                if not self._board[CLOSED]:
+                    self._sleepers += 1
+                    self._changed.wait()
+                    self._sleepers -= 1
 
 
 def usable_threads(topology: Path = TOPOLOGY) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from llmrs_cli.kernels.simd import crew, program
 from llmrs_cli.kernels.simd.atomics import atomic_add, atomic_load, nap, package
@@ -27,6 +30,10 @@ def count_part(part, parts, arguments):  # type: ignore[no-untyped-def]
     for i in range(weight * (part % 3)):
         total += i ^ part
     atomic_add(counters, part, 1 if total >= 0 else 2)
+
+
+def idle(board: NDArray[np.int64]) -> None:
+    """What a helper does that is never called."""
 
 
 def run_jobs(board, function, jobs, pieces, weight, counters):  # type: ignore[no-untyped-def]
@@ -88,41 +95,55 @@ def test_helpers_take_parts(gang: Crew) -> None:
 
 
 def test_a_crew_that_was_never_woken_is_no_hindrance(jobs: Any) -> None:
-    sleeping = Crew(4, None)
+    sleeping = Crew(4, idle)
     assert jobs(sleeping, 20, 10) == [20] * 10
 
 
 def test_one_thread_does_a_job_in_one_part(jobs: Any) -> None:
-    assert jobs(Crew(1, None), 3, 10) == [3]
+    assert jobs(Crew(1, idle), 3, 10) == [3]
 
 
 def test_job_numbers_wrap(jobs: Any) -> None:
-    made = Crew(4, None)
+    made = Crew(4, idle)
     made.board[TICKET] = ((1 << 22) - 1) << 40
     assert jobs(made, 3, 7) == [3] * 7
 
 
-def test_closing_sends_the_helpers_home_even_asleep() -> None:
+def helpers_of(made: Crew) -> set[threading.Thread]:
+    """The threads that the first call starts."""
     before = set(threading.enumerate())
-    made = Crew(3, lambda board: None)
     made.wake()
-    helpers = set(threading.enumerate()) - before
+    return set(threading.enumerate()) - before
+
+
+@pytest.mark.parametrize("asleep", [True, False])
+def test_closing_sends_the_helpers_home(asleep: bool) -> None:
+    help_out = program.load(program.default_cache()).help_out
+    made = Crew(3, (lambda board: None) if asleep else help_out)
+    helpers = helpers_of(made)
     made.wake()
     made.close()
-    for helper in helpers:
-        helper.join(10)
+    made.close()
+    assert len(helpers) == 2 or asleep
     assert not any(helper.is_alive() for helper in helpers)
 
 
 def test_a_crew_that_is_dropped_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
     made = Crew(2, lambda board: None)
-    made.wake()
-    helpers = set(threading.enumerate()) - before
+    helpers = helpers_of(made)
     del made
-    for helper in helpers:
-        helper.join(10)
     assert not any(helper.is_alive() for helper in helpers)
+
+
+def test_a_process_ends_while_helpers_are_awake() -> None:
+    code = """
+from llmrs_cli.kernels.simd import program
+from llmrs_cli.kernels.simd.crew import Crew
+crew = Crew(4, program.load(program.default_cache()).help_out)
+crew.wake()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=100)
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 def test_threads_are_physical_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

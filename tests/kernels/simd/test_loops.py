@@ -78,7 +78,9 @@ def test_random_words_are_philox_s(seed: int) -> None:
     out = np.empty(1008, np.float32)
     loop: Any = numba.njit(draw_words)
     loop(out, seed & 0xFFFFFFFF, seed >> 32, 77, 3)
-    assert np.array_equal(out.view(np.uint32), reference_random.words(seed, 77, 3, np.arange(1008, dtype=np.int32)))
+    assert np.array_equal(
+        out.view(np.uint32), reference_random.words(seed, 77, 3, np.arange(1008, dtype=np.int32))
+    )
 
 
 def reduce_all(x, out):  # type: ignore[no-untyped-def]

@@ -10,8 +10,9 @@ from typing import Any
 from llmrs_cli.server.answers import ChatReply
 from llmrs_cli.server.bridge import Answers, News
 from llmrs_cli.server.exchange import Exchange
+from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.kinds import refuse
-from llmrs_cli.server.schema import RENDER, read_fields
+from llmrs_cli.server.schema import RENDER
 from llmrs_cli.server.service import salt_of
 from llmrs_cli.server.translate import (
     ChatRequest,

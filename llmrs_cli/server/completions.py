@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from llmrs_cli.server.answers import CompletionReply
 from llmrs_cli.server.bridge import Answers, News
+from llmrs_cli.server.completion_answers import CompletionReply
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.service import salt_of
 from llmrs_cli.server.translate import CompletionRequest, completion_request, within_budget

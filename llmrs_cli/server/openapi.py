@@ -6,16 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from llmrs_cli import __version__
-from llmrs_cli.server.schema import (
-    CHAT,
-    COMPLETION,
-    DETOKENIZE,
-    RENDER,
-    RESPONSE,
-    TOKENIZE,
-    Table,
-    body_schema,
-)
+from llmrs_cli.server.fields import Table, body_schema
+from llmrs_cli.server.schema import CHAT, COMPLETION, DETOKENIZE, RENDER, RESPONSE, TOKENIZE
 
 ERROR = {
     "type": "object",

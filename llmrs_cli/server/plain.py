@@ -8,7 +8,8 @@ from llmrs_cli import __version__
 from llmrs_cli.errors import ModelError, RequestError
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.faults import HttpError, unavailable
-from llmrs_cli.server.schema import DETOKENIZE, TOKENIZE, read_fields
+from llmrs_cli.server.fields import read_fields
+from llmrs_cli.server.schema import DETOKENIZE, TOKENIZE
 from llmrs_cli.server.service import Phase
 from llmrs_cli.server.translate import template_arguments
 from llmrs_cli.text.generate import TextEngine

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from llmrs_cli.errors import RequestError, quoted
+from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.kinds import refuse
-from llmrs_cli.server.schema import RESPONSE, read_fields
+from llmrs_cli.server.schema import RESPONSE
 from llmrs_cli.server.translate import ChatRequest, chat_request
 
 Message = dict[str, Any]

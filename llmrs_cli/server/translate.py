@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmrs_cli.errors import RequestError
+from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.kinds import Kind, flag, plain_object, record, refuse, text
-from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPTS, read_fields
+from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPTS
 from llmrs_cli.text import grammar
 from llmrs_cli.text.generate import GenerateOptions
 

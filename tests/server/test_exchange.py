@@ -212,7 +212,7 @@ def test_an_exception_of_ours_ends_one_request_alone(stream: bool, monkeypatch: 
         bench = Bench(reply(HELLO))
         client = Client(body(stream=stream))
         with monkeypatch.context() as patched:
-            patched.setattr("llmrs_cli.server.answers.CompletionReply.take", broken)
+            patched.setattr("llmrs_cli.server.completion_answers.CompletionReply.take", broken)
             await bench.ask(client)
         assert client.status == 500
         assert "secret" not in client.text

@@ -13,7 +13,8 @@ from openai.types.chat import completion_create_params as chat_create_params
 
 from llmrs_cli.errors import RequestError
 from llmrs_cli.server import kinds, schema
-from llmrs_cli.server.schema import CHAT, COMPLETION, Field, Standing, body_schema, read_fields
+from llmrs_cli.server.fields import Field, Standing, body_schema, read_fields
+from llmrs_cli.server.schema import CHAT, COMPLETION
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 anything = st.recursive(

@@ -32,6 +32,7 @@ VARIABLES: Mapping[str, str] = {
     "LLMRS_CONFIG_DIR": "folder of settings.toml, instead of $XDG_CONFIG_HOME/llmrs",
     "LLMRS_CACHE_DIR": "folder of what can be made again, instead of $XDG_CACHE_HOME/llmrs",
     "LLMRS_STATE_DIR": "folder of history and sessions, instead of $XDG_STATE_HOME/llmrs",
+    "LLMRS_API_KEY": "key of a server: what `llmrs serve` asks for and `llmrs bench serve` sends",
     "LLMRS_DEBUG": "1 prints the traceback of an error",
     "HF_HOME": "folder of the Hub's cache and token",
     "HF_HUB_CACHE": "folder of downloaded models, shared with other programs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import socket
@@ -183,6 +184,26 @@ def test_many_streams_at_once_are_each_like_one_alone(server: Served) -> None:
     alone = [whole(body) for body in bodies]
     with ThreadPoolExecutor(64) as pool:
         assert list(pool.map(streamed, bodies * 4)) == alone * 4
+
+
+def test_a_storm_of_clients_that_leave_changes_nothing_for_the_others(server: Served) -> None:
+    body = {"prompt": "7 F", "temperature": 1, "seed": 7, "max_tokens": 12}
+    alone = server.post("/v1/completions", body).json["choices"][0]["text"]
+
+    def leave(number: int) -> None:
+        with raw(server, request({**ENDLESS, "stream": number % 2 == 0, "n": 1 + number % 3})) as connection:
+            connection.settimeout(0.02 * (number % 5) + 0.001)
+            with contextlib.suppress(TimeoutError):
+                connection.recv(64)
+
+    def stay(number: int) -> str:
+        return str(server.post("/v1/completions", body).json["choices"][0]["text"])
+
+    with ThreadPoolExecutor(16) as pool:
+        left = [pool.submit(leave, number) for number in range(60)]
+        assert set(pool.map(stay, range(20))) == {alone}
+        for one in left:
+            one.result()
 
 
 def test_nothing_private_is_said_in_errors_or_logs(server: Served) -> None:

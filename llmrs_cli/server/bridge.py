@@ -64,7 +64,9 @@ class Answers:
         """
         while not self.finished:
             try:
-                await asyncio.wait_for(self._arrived.wait(), patience)
+                if not self._gathered:
+                    async with asyncio.timeout(patience):
+                        await self._arrived.wait()
             except TimeoutError:
                 raise HttpError(
                     503, f"Nothing came for {patience:g} seconds.", code="deadline_exceeded"

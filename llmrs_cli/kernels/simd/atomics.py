@@ -100,7 +100,8 @@ def call_at(typing: Any, function: Any, part: Any, parts: Any, arguments: Any) -
 def package(*kinds: Any) -> tuple[Any, Any]:
     """Two intrinsics for arguments of these types: `pack(tuple) → address`, `unpack(address) → tuple`.
 
-    The tuple lies on the stack of the function that packs, and is gone when that returns.
+    The address is good until the caller has passed `hold(tuple)`: Numba frees an array after its last use
+    that it can see.
     """
     whole = types.Tuple(kinds)
 
@@ -120,3 +121,9 @@ def package(*kinds: Any) -> tuple[Any, Any]:
         return whole(types.int64), code
 
     return pack, unpack
+
+
+@intrinsic
+def hold(typing: Any, arguments: Any) -> Any:
+    """Nothing, but the arguments are alive until here."""
+    return types.void(arguments), lambda context, builder, sig, args: context.get_dummy_value()

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmrs_cli.kernels.simd.atomics import call_at, package
+from llmrs_cli.kernels.simd.atomics import call_at, hold, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.crew import THREADS, share_out
 from llmrs_cli.kernels.simd.kinds import (
@@ -191,10 +191,11 @@ def attend(share, board, q, pool, place, query_start, context_lens, tables, scal
     tasks, longest = len(work) * kv_heads, longest_of(context_lens)
     pieces = count_pieces(tasks, longest, board[THREADS])
     parts = np.empty((tasks if pieces > 1 else 0, MANY, pieces, width + 2), np.float32)
-    arguments = pack((q, pool, place, query_start, context_lens, tables, factor, window, work, parts, out))
+    arguments = (q, pool, place, query_start, context_lens, tables, factor, window, work, parts, out)
     if tasks * longest < SERIAL_BELOW:
-        call_at(share, 0, 1, arguments)
+        call_at(share, 0, 1, pack(arguments))
     else:
-        share_out(board, share, tasks * pieces, arguments)
+        share_out(board, share, tasks * pieces, pack(arguments))
+    hold(arguments)
     if pieces > 1:
         merge_pieces(place, query_start, heads, factor, work, parts, out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmrs_cli.kernels.simd.atomics import package
+from llmrs_cli.kernels.simd.atomics import hold, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.elementwise import copy_row, gate_columns, norm_row, rotate_row
@@ -128,5 +128,6 @@ def finish_qkv(share, board, qkv, positions, slots, cosines, sines, q_norm, k_no
 
     share: address of `finish_share`.
     """
-    arguments = pack((qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q))
-    share_out(board, share, max(1, positions.size // PART_TOKENS), arguments)
+    arguments = (qkv, positions, slots, cosines, sines, q_norm, k_norm, eps, pool, place, q)
+    share_out(board, share, max(1, positions.size // PART_TOKENS), pack(arguments))
+    hold(arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba.core import types
 
-from llmrs_cli.kernels.simd.atomics import package
+from llmrs_cli.kernels.simd.atomics import hold, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.dot import ZERO, dot_1, dot_4, dot_8
@@ -169,8 +169,9 @@ def linear(dots, panels, board, x, norm, eps, stream, tiles, bias, order, mode, 
         sums = np.empty(staged.size // order[3], np.float32)
         stage(x, 0, norm, eps, staged)
         group_sums(staged, order[3], sums)
-        few = pack_dots((units, stream, order, bias, tiles, staged, sums, rows, mode, product, out))
-        share_out(board, dots, units, few)
+        few = (units, stream, order, bias, tiles, staged, sums, rows, mode, product, out)
+        share_out(board, dots, units, pack_dots(few))
+        hold(few)
     else:
         whole = rows - rows % GEMM_ROWS
         tail = np.empty((GEMM_ROWS, columns), np.float32)
@@ -179,5 +180,6 @@ def linear(dots, panels, board, x, norm, eps, stream, tiles, bias, order, mode, 
         if norm.size or x.shape[1] != columns:
             body = np.empty((whole, columns), np.float32)
             stage(x, 0, norm, eps, body)
-        many = pack_panels((units, stream, order, bias, tiles, body, tail, rows, mode, product, out))
-        share_out(board, panels, units, many)
+        many = (units, stream, order, bias, tiles, body, tail, rows, mode, product, out)
+        share_out(board, panels, units, pack_panels(many))
+        hold(many)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmrs_cli.kernels.simd.atomics import package
+from llmrs_cli.kernels.simd.atomics import hold, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.kinds import FLAGS, INDICES, ROWS, TABLE, VALUES
@@ -54,5 +54,6 @@ def score(share, board, logits, targets, out, failed, top_ids, top_values):
 
     Lower ids come first among equals. Sums in float64. share: address of `score_share`.
     """
-    arguments = pack_score((logits, targets, out, failed, top_ids, top_values))
-    share_out(board, share, logits.shape[0], arguments)
+    arguments = (logits, targets, out, failed, top_ids, top_values)
+    share_out(board, share, logits.shape[0], pack_score(arguments))
+    hold(arguments)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmrs_cli.kernels.simd.atomics import package
+from llmrs_cli.kernels.simd.atomics import hold, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.crew import share_out
 from llmrs_cli.kernels.simd.keep import cut
@@ -230,7 +230,6 @@ def draw(
     (2, R + 1) i64, where each row's part of the bias and of the bans begins; mask: (R, ceil(V/32)) u32 or
     (0, 0); share: address of `draw_share`.
     """
-    arguments = pack_draw(
-        (logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed)
-    )
-    share_out(board, share, logits.shape[0], arguments)
+    arguments = (logits, tokens, shares, counts, starts, bias_ids, bias_values, ban_ids, mask, out, failed)
+    share_out(board, share, logits.shape[0], pack_draw(arguments))
+    hold(arguments)

@@ -171,7 +171,9 @@ class Scheduler:
 
     def _advance_prompts(self, draft: _Draft, budget: int) -> None:
         """Prompts, and what preempted sequences compute again, share the rest of the budget."""
-        prompts = [sequence for sequence in self._running if sequence.wanted and not sequence.decoding]
+        # One that comes back with all but its last token cached looks like a decoding one.
+        new = {start.row for start in draft.starts}
+        prompts = [s for s in self._running if s.wanted and (s.row in new or not s.decoding)]
         shares = share_out([sequence.wanted for sequence in prompts], budget)
         for sequence, count in zip(prompts, shares, strict=True):
             if count:

@@ -261,6 +261,26 @@ def test_a_preempted_request_comes_back_through_the_prefix_cache(lookahead: int,
     assert drive.scheduler.preemptions > 0
 
 
+def test_who_comes_back_with_all_but_its_last_token_cached_goes_on_at_once() -> None:
+    """It then looks like a decoding row in the very step that starts it."""
+    drive = Drive(1, blocks=9, context=24, rows=2, busy_budget=7, idle_budget=21)
+    drive.add(
+        request("a", [0] * 3, max_tokens=3),
+        request("b", [0, 1, 0, 1, 1, 0, 0], max_tokens=1),
+        request("c", [0] * 5 + [1, 0, 1], max_tokens=12),
+    )
+    for _ in range(7):
+        drive.step()
+    drive.add(request("d", [1, 0, 1, 0, 1, 1, 1], max_tokens=6))
+    for _ in range(3):
+        drive.step()
+    drive.add(request("e", [0] * 5 + [1], max_tokens=15))
+    for _ in range(10):
+        drive.step()
+    drive.add(request("f", [0] * 3, max_tokens=14)).run().assert_right()
+    assert drive.scheduler.preemptions > 0
+
+
 def test_the_youngest_stands_still_rather_than_give_up_its_own_blocks() -> None:
     drive = Drive(blocks=5, context=13)
     drive.add(request("old", [1] * 5, max_tokens=8), request("young", [2] * 5, max_tokens=8))

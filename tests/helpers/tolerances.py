@@ -69,12 +69,22 @@ TOLERANCES = {
 }
 
 
-def assert_close(op: str, backend: str, got: NDArray[np.generic], wanted: NDArray[np.generic]) -> None:
-    """Fail with op, shapes, the worst coordinate and both values there."""
+def assert_close(
+    op: str,
+    backend: str,
+    got: NDArray[np.generic],
+    wanted: NDArray[np.generic],
+    terms: NDArray[np.float64] | None = None,
+) -> None:
+    """Fail with op, shapes, the worst coordinate and both values there.
+
+    `terms`, if given, says how large the terms of each sum were together; else the greatest value of a row
+    stands for it, which is of no use where a row is so short that all of it may cancel.
+    """
     tolerance = TOLERANCES[op, ARITHMETIC[backend]]
     assert got.shape == wanted.shape, f"{op}: shape {got.shape}, wanted {wanted.shape}"
     exact = wanted.astype(np.float64)
-    scale = np.abs(exact).max(axis=-1, keepdims=True, initial=0)
+    scale = np.abs(exact).max(axis=-1, keepdims=True, initial=0) if terms is None else terms
     allowed = tolerance.relative * np.abs(exact) + tolerance.row * scale
     error = np.abs(got.astype(np.float64) - exact)
     # Written so that a NaN counts as an error.

@@ -97,7 +97,7 @@ def test_memory_is_flat_however_long_the_input_is(ladder: MakeLadder, tmp_path: 
     late = [size for done, size in sizes if done > 0.75 * count]
     assert late and early
     kept = (max(late) - max(early)) / (0.5 * count)
-    assert kept < 0.3, "KiB a row: about the hash of its id; the row and its answer take more than 1"
+    assert kept < 0.6, "KiB a row: the hash of its id and noise; the row and its answer take more than 1"
 
 
 def resident(pid: int) -> int:

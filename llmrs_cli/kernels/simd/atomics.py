@@ -8,7 +8,6 @@ from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.core.imputils import impl_ret_borrowed
 
 from llmrs_cli.kernels.simd.lanes import I32, I64, address, declare, intrinsic
 
@@ -101,7 +100,8 @@ def package(*kinds: Any) -> tuple[Any, Any]:
     """Two intrinsics for arguments of these types: `pack(tuple) → address`, `unpack(address) → tuple`.
 
     The address is good until the caller has passed `hold(tuple)`: Numba frees an array after its last use
-    that it can see.
+    that it can see. Unpacked arrays are not counted as references, which all threads would count in the
+    same word, thousands of times a job: two threads were no faster than one.
     """
     whole = types.Tuple(kinds)
 
@@ -116,7 +116,13 @@ def package(*kinds: Any) -> tuple[Any, Any]:
     def unpack(typing: Any, place: Any) -> Any:
         def code(context: Any, builder: Any, sig: Any, args: Any) -> Any:
             pointer = builder.inttoptr(args[0], context.get_value_type(whole).as_pointer())
-            return impl_ret_borrowed(context, builder, whole, builder.load(pointer))
+            value = builder.load(pointer)
+            for index, kind in enumerate(kinds):
+                if isinstance(kind, types.Array):
+                    array = context.make_array(kind)(context, builder, builder.extract_value(value, index))
+                    array.meminfo = ir.Constant(array.meminfo.type, None)
+                    value = builder.insert_value(value, array._getvalue(), index)
+            return value
 
         return whole(types.int64), code
 

@@ -2,8 +2,8 @@
 """Paged causal attention with an online softmax, for any mix of chunk lengths.
 
 A row of a tile is one query head of one token; the heads that share a key head run together. The keys
-of a block stand side by side, so that a vector holds one component of sixteen keys. Tiles,
-key heads and, where those are few, pieces of the keys make the parts of a job.
+of a block stand side by side, so that a vector holds one component of sixteen keys. Tiles, key heads
+and, where those are few, pieces of the keys make the parts of a job.
 
 The cache is one array for all layers, block by block, so that a block in use is one stretch of memory:
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmrs_cli.kernels.simd.atomics import call_at, hold, package
+from llmrs_cli.kernels.simd.atomics import hold, package
 from llmrs_cli.kernels.simd.compiling import entry, inner
 from llmrs_cli.kernels.simd.crew import THREADS, share_out
 from llmrs_cli.kernels.simd.kinds import (
@@ -36,10 +36,8 @@ from llmrs_cli.kernels.simd.lanes import LANES, splat
 from llmrs_cli.kernels.simd.memory import load, store_first
 from llmrs_cli.kernels.simd.softmax import CHUNK, MANY, attend_tile, gather_queries
 
-SPLIT_KEYS = 256
+SPLIT_KEYS = 64
 """Keys that are worth a task of their own where tiles are too few for the threads."""
-SERIAL_BELOW = 600
-"""Tasks times keys under which waking a second thread costs more than it saves."""
 ZERO, NONE = np.float32(0), np.float32(-np.inf)
 
 
@@ -192,10 +190,7 @@ def attend(share, board, q, pool, place, query_start, context_lens, tables, scal
     pieces = count_pieces(tasks, longest, board[THREADS])
     parts = np.empty((tasks if pieces > 1 else 0, MANY, pieces, width + 2), np.float32)
     arguments = (q, pool, place, query_start, context_lens, tables, factor, window, work, parts, out)
-    if tasks * longest < SERIAL_BELOW:
-        call_at(share, 0, 1, pack(arguments))
-    else:
-        share_out(board, share, tasks * pieces, pack(arguments))
+    share_out(board, share, tasks * pieces, pack(arguments))
     hold(arguments)
     if pieces > 1:
         merge_pieces(place, query_start, heads, factor, work, parts, out)

@@ -25,8 +25,8 @@ from llmrs_cli.kernels.simd.tiles import add_rows, store_rows
 
 STORE, ADD, GATE = range(3)
 """What happens to a product: written, added to the residual, or gate and up combined to SiLU·mul."""
-DOT_ROWS = 8
-"""Rows of the largest matrix-vector tile."""
+FEW_ROWS, DOT_ROWS = 4, 8
+"""Rows of the matrix-vector tiles for more than one row."""
 PANEL_FROM = 17
 """Rows from which widening the weights pays (measured: 16 rows take 6 ms this way, 7 ms by panels)."""
 
@@ -56,6 +56,15 @@ def finish(acc, mode, out, base, width, used, columns):
 
 
 @inner
+def dot_rows(rows):
+    """How many rows `dot_tile` reads."""
+    last = rows % DOT_ROWS
+    if last == 1:
+        return rows
+    return rows - last + (FEW_ROWS if 0 < last <= FEW_ROWS else (last > 0) * DOT_ROWS)
+
+
+@inner
 def dot_tile(stream, layout, bias, tile, place, x, sums, rows, mode, out, width):
     """One tile's outputs for all rows, by matrix-vector products."""
     form, wide, zeros, group, groups, tile_bytes = layout
@@ -69,7 +78,7 @@ def dot_tile(stream, layout, bias, tile, place, x, sums, rows, mode, out, width)
         if left == 1:
             acc = dot_1(stream, at, form, wide, zeros, group, groups, bias, bias_at, x, base, sums)
             finish(acc, mode, out, to, width, left, count)
-        elif left <= 4:
+        elif left <= FEW_ROWS:
             four = dot_4(stream, at, form, wide, zeros, group, groups, bias, bias_at, x, base, sums)
             finish(four, mode, out, to, width, left, count)
         else:
@@ -165,7 +174,7 @@ def linear(dots, panels, board, x, norm, eps, stream, tiles, bias, order, mode, 
     units = tiles.shape[0] // 2 if mode == GATE else (tiles.shape[0] + 1) // 2
     product = np.empty((rows, 2 * out.shape[1]), np.float32) if mode == GATE else out
     if rows < PANEL_FROM:
-        staged = np.empty(((rows + DOT_ROWS - 1) // DOT_ROWS * DOT_ROWS, columns), np.float32)
+        staged = np.empty((dot_rows(rows), columns), np.float32)
         sums = np.empty(staged.size // order[3], np.float32)
         stage(x, 0, norm, eps, staged)
         group_sums(staged, order[3], sums)

@@ -6,6 +6,7 @@
 // its cut first: in the order (score descending, id ascending) all three filters keep a prefix of what is eligible, and
 // its end is found digit by digit: histograms of counts and masses over the next bits of the score, merged over the
 // row's blocks at a barrier. All blocks are resident at once (the launcher sees to it), so barriers cannot hang.
+// Longer than most files: one launch is the point, and its rules only make sense in their order.
 #include "random.cuh"
 
 constexpr int THREADS = 512;

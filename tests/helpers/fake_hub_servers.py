@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ LARGE = 4096
 """Bytes from which on a file counts as large: stored elsewhere, under its SHA-256."""
 
 
-class Answering(BaseHTTPRequestHandler):
+class Answering(BaseHTTPRequestHandler, ABC):
     """What both servers have in common: recording, faults, ranges."""
 
     hub: FakeHub
@@ -46,13 +47,13 @@ class Answering(BaseHTTPRequestHandler):
         else:
             self.answer(path)
 
+    @abstractmethod
     def log(self) -> list[Seen]:
         """Where requests are recorded."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answer(self, path: str) -> None:
         """The answer where nothing goes wrong."""
-        raise NotImplementedError
 
     def reply(self, status: int, body: bytes, headers: Mapping[str, str], length: int | None = None) -> None:
         """Send a whole answer; the connection ends with it."""

@@ -1,4 +1,7 @@
-"""Transfers that go wrong: cuts, refusals, wrong bytes, servers without ranges, full disks, other processes."""
+"""Transfers that go wrong: cuts, refusals, wrong bytes, servers without ranges, full disks, other processes.
+
+Longer than most files: it is a list of faults, each against the same small repository.
+"""
 
 from __future__ import annotations
 

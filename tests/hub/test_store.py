@@ -1,4 +1,7 @@
-"""From a name to files: what is fetched, what is asked, and what happens without the network."""
+"""From a name to files: what is fetched, what is asked, and what happens without the network.
+
+Longer than most files: it is a list of situations, each against the same small repository.
+"""
 
 from __future__ import annotations
 

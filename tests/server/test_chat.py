@@ -1,4 +1,7 @@
-"""/v1/chat/completions over the wire, by OpenAI's client and by hand: streamed and whole answers agree."""
+"""/v1/chat/completions over the wire, by OpenAI's client and by hand: streamed and whole answers agree.
+
+Longer than most files: the fields of one request type, one after the other, against one server.
+"""
 
 from __future__ import annotations
 

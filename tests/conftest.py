@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from tests.helpers.descriptors import open_descriptors
 
 DATA = Path(__file__).parent / "data"
 
@@ -19,6 +22,15 @@ settings.load_profile("unhurried")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background ignores Ctrl-C for us, and so for the programs we test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def descriptors_are_closed() -> Iterator[None]:
+    """Tests close what they open; what stays are files of models that are kept for several tests."""
+    before = len(open_descriptors())
+    yield
+    left = len(open_descriptors()) - before
+    assert left < 200, f"{left} files were left open"
 
 
 @pytest.fixture(scope="session")

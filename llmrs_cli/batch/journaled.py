@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from llmrs_cli.batch.delivery import Record
 from llmrs_cli.batch.journal import Journal
@@ -90,9 +91,10 @@ class JournaledDelivery:
 
     def close(self) -> None:
         """End the files; they are whole, if the run is."""
-        for file, _ in self._files():
-            file.close()
-        self._journal.close()
+        with ExitStack() as stack:  # each is closed, whatever becomes of the others; the journal last
+            stack.callback(self._journal.close)
+            for file, _ in reversed(self._files()):
+                stack.callback(file.close)
 
     def _catch_up(self) -> None:
         """Write what waited for the row that was just written."""

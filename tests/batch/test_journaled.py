@@ -13,6 +13,7 @@ from llmrs_cli.batch.journal import Journal
 from llmrs_cli.batch.journaled import JournaledDelivery
 from llmrs_cli.batch.outfile import open_outfile
 from llmrs_cli.errors import UsageError
+from tests.helpers.descriptors import as_a_process
 
 
 def record(number: int) -> Record:
@@ -35,14 +36,15 @@ def test_every_order_of_finishing_and_every_end_gives_the_same_files(
     tmp_path_factory: pytest.TempPathFactory, order: list[int], ended: int, in_order: bool, errors: bool
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
-    first = deliver(folder, in_order=in_order, errors=errors)
-    for number in order[:ended]:
-        first.put(record(number))
-    prefix = next(n for n in range(9) if n not in order[:ended])
-    if in_order and not errors:
-        assert numbers(folder / "out") == list(range(prefix)), "it grows as the finished beginning"
-        assert first.held == ended - prefix
-    first.sync()  # and then the process ends without closing anything
+    with as_a_process():
+        first = deliver(folder, in_order=in_order, errors=errors)
+        for number in order[:ended]:
+            first.put(record(number))
+        prefix = next(n for n in range(9) if n not in order[:ended])
+        if in_order and not errors:
+            assert numbers(folder / "out") == list(range(prefix)), "it grows as the finished beginning"
+            assert first.held == ended - prefix
+        first.sync()  # and then the process ends without closing anything
     second = deliver(folder, in_order=in_order, errors=errors)
     assert second.held == 0
     for number in range(8):

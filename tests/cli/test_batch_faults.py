@@ -23,6 +23,7 @@ from llmrs_cli.engine import FinishReason, Request, TokenEvent
 from llmrs_cli.text.generate import GenerateOptions, TextEngine
 from llmrs_cli.text.options import SamplingDefaults
 from llmrs_cli.text.template import ChatTemplate
+from tests.helpers.descriptors import as_a_process
 from tests.helpers.fake_engine import FakeEngine
 
 ROWS = 5
@@ -127,7 +128,8 @@ class Bench:
     def done(self) -> set[int]:
         """Rows whose record is whole on disk."""
         journal = self.out.with_name("out.journal")
-        return set(Journal(journal).numbers()) if journal.exists() else set()
+        with as_a_process():
+            return set(Journal(journal).numbers()) if journal.exists() else set()
 
     def results(self) -> dict[str, list[str]]:
         folder = self.out.parent
@@ -154,7 +156,7 @@ def test_a_run_survives_a_fault_at_every_step(
         folder.mkdir()
         bench = Bench(folder, errors, order)
         faulty = Faulty(k, crash=crash)
-        with monkeypatch.context() as patch:
+        with as_a_process(), monkeypatch.context() as patch:
             patch.setattr("llmrs_cli.batch.durable.os", faulty)
             try:
                 bench.run(resume=False)

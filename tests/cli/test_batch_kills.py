@@ -20,6 +20,7 @@ import pytest
 
 from llmrs_cli.batch.journal import Journal
 from tests.cli.conftest import MakeLadder
+from tests.helpers.descriptors import as_a_process
 
 ROWS = 1000
 KILLS = 50 if os.environ.get("SOAK") else 20
@@ -88,7 +89,8 @@ def done(journal: Path) -> set[int]:
     """What is whole in a journal, which is not touched."""
     copy = journal.with_name("copy")
     copy.write_bytes(journal.read_bytes())
-    return set(Journal(copy).numbers())
+    with as_a_process():
+        return set(Journal(copy).numbers())
 
 
 @pytest.mark.timeout(600)

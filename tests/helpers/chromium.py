@@ -49,6 +49,8 @@ class Page:
 
     def __init__(self, commands: int, answers: int) -> None:
         self._commands, self._answers = commands, answers
+        self._poll = select.poll()
+        self._poll.register(answers, select.POLLIN)
         self._held = b""
         self._number = 0
         self._session: str | None = None
@@ -119,7 +121,7 @@ class Page:
 
     def _read(self) -> Any:
         while b"\0" not in self._held:
-            assert select.select([self._answers], [], [], PATIENCE)[0], "the browser says nothing"
+            assert self._poll.poll(PATIENCE * 1000), "the browser says nothing"
             part = os.read(self._answers, 65536)
             assert part, "the browser ended"
             self._held += part

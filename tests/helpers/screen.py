@@ -102,7 +102,9 @@ class ScreenSession:
 
     def _read(self, seconds: float) -> bool:
         """Take in what comes within `seconds`; False if nothing does or the program has ended."""
-        if not select.select([self._master], [], [], max(seconds, 0))[0]:
+        ready = select.poll()  # `select.select` knows no descriptor above 1,023
+        ready.register(self._master, select.POLLIN)
+        if not ready.poll(max(seconds, 0) * 1000):
             return False
         try:
             data = os.read(self._master, 65536)

@@ -10,6 +10,7 @@ redirect out of TLS. Clients, answers and errors are those of httpx2, which come
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 STALL = 10.0
 """Seconds without a byte after which a request counts as cut."""
+_HOST = re.compile(rb"[A-Za-z0-9._:-]+")
+"""What can be the name or address of a host; anything else would only be looked up in vain."""
 
 
 class Library:
@@ -43,14 +46,14 @@ class Library:
         from huggingface_hub import HfApi
 
         api = HfApi(self._access.endpoint, headers=self._headers, token=False)
-        with self._our_errors(repo, revision=revision):
+        with self._our_errors(repo, revision):
             return parse_listing(repo, api.model_info(repo, revision=revision, files_metadata=True))
 
     def fetch(self, listing: Listing, file: RepoFile) -> Path:
         """Where `file` is in the cache after the library has put it there; its content is not checked."""
         from huggingface_hub import hf_hub_download
 
-        with self._our_errors(listing.repo, file=file.name):
+        with self._our_errors(listing.repo, listing.commit, file.name):
             path = hf_hub_download(
                 listing.repo,
                 file.name,
@@ -72,15 +75,13 @@ class Library:
         if start:
             headers["Range"] = f"bytes={start}-"
         with (
-            self._our_errors(listing.repo, file=file.name),
+            self._our_errors(listing.repo, listing.commit, file.name),
             get_session().stream("GET", url, headers=headers) as answer,
         ):
             yield answer
 
     @contextmanager
-    def _our_errors(
-        self, repo: str, *, revision: str | None = None, file: str | None = None
-    ) -> Iterator[None]:
+    def _our_errors(self, repo: str, revision: str, file: str | None = None) -> Iterator[None]:
         """Turn the library's errors into ours; those of the disk pass."""
         import httpx2
 
@@ -115,7 +116,7 @@ def _guard(endpoint: str) -> None:
     home = httpx2.URL(endpoint)
 
     def leave(request: httpx2.Request) -> None:
-        if request.url.scheme not in ("https", home.scheme):
+        if request.url.scheme not in ("https", home.scheme) or not _HOST.fullmatch(request.url.raw_host):
             raise NetworkError("The Hub redirects to an address that is not safe to follow.")
         if request.url.origin != home.origin:
             request.headers.pop("Authorization", None)

@@ -37,8 +37,9 @@ class Wanted:
     page: str
     """Address of the repository for a person."""
     with_token: bool
-    revision: str | None = None
+    revision: str
     file: str | None = None
+    """None: the repository's listing."""
 
 
 def refusal(error: BaseException | None, wanted: Wanted) -> LlmrsError:
@@ -56,7 +57,7 @@ def refusal(error: BaseException | None, wanted: Wanted) -> LlmrsError:
                 f"{quoted(wanted.repo)} has no revision {quoted(wanted.revision)}.",
                 hint=f"The page lists branches and tags: {wanted.page}/tree/main",
             )
-        case errors.RemoteEntryNotFoundError():
+        case errors.RemoteEntryNotFoundError() if wanted.file is not None:
             return ModelError(f"{quoted(wanted.repo)} has no file {quoted(wanted.file)}.")
         case errors.RepositoryNotFoundError():
             return _no_repo(wanted)

@@ -166,6 +166,17 @@ def test_a_refusal_of_a_file_is_not_tried_again(find: Locate, small: FakeRepo) -
         assert len([seen for seen in hub.seen if seen.path.endswith("config.json")]) == 1
 
 
+@pytest.mark.parametrize("file", ["config.json", "/lfs/"])
+def test_a_commit_that_vanishes_during_the_download_is_named(
+    find: Locate, small: FakeRepo, tmp_path: Path, file: str
+) -> None:
+    with fake_hub({"a/b": small}) as hub:
+        hub.fail(file, Fault(status=404, headers={"X-Error-Code": "RevisionNotFound"}))
+        with pytest.raises(ModelError, match=f"has no revision '{small.commit}'"):
+            find(hub)
+    assert_no_model(tmp_path)
+
+
 def test_redirects_in_a_circle_end(find: Locate, small: FakeRepo) -> None:
     with fake_hub({"a/b": small}) as hub:
         where = f"{hub.endpoint}/a/b/resolve/{small.commit}/config.json"

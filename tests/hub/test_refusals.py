@@ -12,14 +12,16 @@ from llmrs_cli.errors import AccessError, LlmrsError, ModelError, NetworkError
 from llmrs_cli.hub.refusals import MAX_WAIT, BusyError, Wanted, refusal
 
 
-def refused(status: int, headers: dict[str, str], *, with_token: bool = True) -> LlmrsError:
+def refused(
+    status: int, headers: dict[str, str], *, with_token: bool = True, file: str | None = "config.json"
+) -> LlmrsError:
     """Our error for the one that the library makes of an answer."""
     request = httpx2.Request("GET", "https://hub/api/models/a/b")
     raw = httpx2.Headers([(name.encode(), value.encode()) for name, value in headers.items()])
     answer = httpx2.Response(status, headers=raw, request=request, content=b"{}")
     with pytest.raises(errors.HfHubHTTPError) as caught:
         hf_raise_for_status(answer)
-    return refusal(caught.value, Wanted("a/b", "https://hub/a/b", with_token, "v1", "config.json"))
+    return refusal(caught.value, Wanted("a/b", "https://hub/a/b", with_token, "v1", file))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +85,12 @@ def test_a_server_may_ask_for_a_wait_within_reason(header: str, seconds: float) 
     code=st.sampled_from(["", "GatedRepo", "RepoNotFound", "RevisionNotFound", "EntryNotFound", "\x1b[31m"]),
     words=st.text(max_size=50),
     wait=st.text(max_size=10),
+    file=st.sampled_from(["config.json", None]),
 )
-def test_nothing_that_the_hub_writes_is_repeated(status: int, code: str, words: str, wait: str) -> None:
+def test_nothing_that_the_hub_writes_is_repeated_and_nothing_is_called_none(
+    status: int, code: str, words: str, wait: str, file: str | None
+) -> None:
     planted = f"{words} \x1b]52;c;planted\x07"
     headers = {"X-Error-Code": code, "X-Error-Message": planted, "Retry-After": wait}
-    text = str(refused(status, headers))
-    assert text.isprintable() and "planted" not in text
+    text = str(refused(status, headers, file=file))
+    assert text.isprintable() and "planted" not in text and "None" not in text

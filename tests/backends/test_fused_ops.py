@@ -26,6 +26,7 @@ CHUNKS = (3, 1, 16, 17)
 SHAPES = [
     TinyShape(),
     TinyShape(packed=True, qkv_bias=False, heads=6, kv_heads=2, hidden=96, ffn=160, head_dim=32),
+    TinyShape(permuted=True),
     TinyShape(qk_norm=True, window=5, head_dim=16, tied=True),
 ]
 
@@ -63,7 +64,7 @@ def start_rows(backend: Backend, shape: TinyShape, states: list[RowSampling] | N
     return rows
 
 
-@pytest.fixture(params=SHAPES, ids=["plain", "packed", "norms and window"])
+@pytest.fixture(params=SHAPES, ids=["plain", "packed", "permuted", "norms and window"])
 def sides(request: pytest.FixtureRequest, fast: Backend) -> tuple[Side, Side]:
     return Side(fast, request.param), Side(ReferenceBackend(), request.param)
 

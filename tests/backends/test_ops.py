@@ -18,7 +18,7 @@ from llmrs_cli.engine.backends.base import Backend, RowLimits
 from llmrs_cli.engine.backends.handles import Geometry
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from tests.helpers import naive_ops
-from tests.helpers.canonical import dense, packed4, packed8
+from tests.helpers.canonical import dense, packed4, packed8, permuted4
 from tests.helpers.steps import batch, greedy
 from tests.helpers.tolerances import assert_close
 
@@ -58,10 +58,12 @@ FORMS = ["float32", "float16", "bfloat16", "packed4", "packed4 offsets", "packed
 def weight_of(form: str, rng: np.random.Generator, n: int, k: int, group: int) -> Weight:
     if form.startswith("packed4"):
         return packed4(rng, n, k, group, offsets="offsets" in form)
+    if form == "permuted4":
+        return permuted4(rng, n, k, group)
     return packed8(rng, n, k) if form == "packed8" else dense(rng, n, k, k**-0.5, form)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, "permuted4"])
 @pytest.mark.parametrize("tokens", [1, 2, 9, 33])
 @pytest.mark.parametrize(
     ("n", "k", "group"), [(24, 64, 32), (10, 576, 64), (7, 256, 128), (5, 96, 64)], ids=str
@@ -74,7 +76,7 @@ def test_linear(backend: Backend, form: str, tokens: int, n: int, k: int, group:
     assert_close("linear", backend.name, backend.linear(x, handle), naive_ops.linear(x, [weight], [None]))
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, "permuted4"])
 def test_linear_stacks_parts_and_a_part_without_bias_has_zeros(backend: Backend, form: str) -> None:
     rng = np.random.default_rng(3)
     parts = [weight_of(form, rng, n, 64, 32) for n in (24, 8, 6)]
@@ -90,6 +92,15 @@ def test_linear_takes_parts_of_different_forms(backend: Backend) -> None:
     x = planted(rng, 5, 64)
     got = backend.linear(x, backend.prepare_linear(parts, [None, None], "test"))
     assert_close("linear", backend.name, got, naive_ops.linear(x, parts, [None, None]))
+
+
+def test_linear_takes_parts_whose_columns_were_sorted_in_different_ways(backend: Backend) -> None:
+    rng = np.random.default_rng(4)
+    parts: list[Weight] = [permuted4(rng, 16, 64, 32, order) for order in (1, 2)]
+    parts.append(packed4(rng, 8, 64, 32))
+    x = planted(rng, 5, 64)
+    got = backend.linear(x, backend.prepare_linear(parts, [None, None, None], "test"))
+    assert_close("linear", backend.name, got, naive_ops.linear(x, parts, [None, None, None]))
 
 
 @pytest.mark.parametrize("form", FORMS)

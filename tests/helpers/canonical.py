@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, f32_to_bf16
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Permuted4, f32_to_bf16
 
 
 def dense(
@@ -29,6 +29,12 @@ def packed4(rng: np.random.Generator, rows: int, columns: int, group: int, offse
         group=group,
         columns=columns,
     )
+
+
+def permuted4(rng: np.random.Generator, rows: int, columns: int, group: int, order: int = 0) -> Permuted4:
+    """(N, K) random codes whose columns are in a random order, the same for equal `order`."""
+    inputs = np.random.default_rng(order).permutation(columns).astype(np.int32)
+    return Permuted4(packed4(rng, rows, columns, group), inputs)
 
 
 def packed8(rng: np.random.Generator, rows: int, columns: int, group: int = 32) -> Packed8:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.backends.handles import Geometry
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight, bf16_to_f32
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Permuted4, Weight, bf16_to_f32
 
 Wide = NDArray[np.float64]
 Values = NDArray[np.float32]
@@ -24,6 +24,10 @@ def values(weight: Weight) -> Wide:
         return data.astype(np.float64)
     n, k = weight.shape
     out = np.empty((n, k))
+    if isinstance(weight, Permuted4):
+        for column, stored in enumerate(values(weight.weight).T):
+            out[:, weight.inputs[column]] = stored
+        return out
     for row in range(n):
         for column in range(k):
             g = column // weight.group

@@ -13,7 +13,7 @@ import numpy as np
 from llmrs_cli.engine.backends.base import Backend
 from llmrs_cli.engine.backends.handles import Geometry, LayerWeights, Linear, ModelWeights, Vector
 from llmrs_cli.engine.weights.packed import Dense, Weight
-from tests.helpers.canonical import dense, packed4
+from tests.helpers.canonical import dense, packed4, permuted4
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class TinyShape:
     tied: bool = False
     packed: bool = False
     """4-bit linear layers, groups of 16"""
+    permuted: bool = False
+    """... whose columns are sorted by group"""
     seed: int = 0
 
 
@@ -58,10 +60,7 @@ def _layer(backend: Backend, shape: TinyShape, rng: np.random.Generator) -> Laye
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
     def linear(outputs: tuple[int, ...], inputs: int, bias: bool = False) -> Linear:
-        parts: list[Weight] = [
-            packed4(rng, n, inputs, 16) if shape.packed else dense(rng, n, inputs, inputs**-0.5)
-            for n in outputs
-        ]
+        parts: list[Weight] = [_matrix(rng, n, inputs, shape) for n in outputs]
         values = [Dense((rng.standard_normal(n) * 0.5).astype(np.float32)) if bias else None for n in outputs]
         return backend.prepare_linear(parts, values, "layer")
 
@@ -76,6 +75,12 @@ def _layer(backend: Backend, shape: TinyShape, rng: np.random.Generator) -> Laye
         gate_up=linear((shape.ffn, shape.ffn), shape.hidden),
         down=linear((shape.hidden,), shape.ffn),
     )
+
+
+def _matrix(rng: np.random.Generator, rows: int, columns: int, shape: TinyShape) -> Weight:
+    if shape.permuted:
+        return permuted4(rng, rows, columns, 16)
+    return packed4(rng, rows, columns, 16) if shape.packed else dense(rng, rows, columns, columns**-0.5)
 
 
 def _norm(backend: Backend, rng: np.random.Generator, size: int) -> Vector:

@@ -15,11 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from llmrs_cli.engine.weights.awq import ORDER, awq_weight
+from llmrs_cli.engine.weights.awq import ORDER, awq_rows_weight, awq_weight
 from llmrs_cli.engine.weights.compressed import compressed_weight
-from llmrs_cli.engine.weights.gptq import gptq_weight
+from llmrs_cli.engine.weights.gptq import gptq_weight, in_groups
+from llmrs_cli.engine.weights.packed import Packed4, Permuted4
 from llmrs_cli.engine.weights.parameters import Parameter
-from llmrs_cli.engine.weights.quantised import Quantisation, build_parameters, read_quantisation
+from llmrs_cli.engine.weights.quantisation import Quantisation, read_quantisation
+from llmrs_cli.engine.weights.quantised import build_parameters
 from llmrs_cli.engine.weights.store import read_file
 from llmrs_cli.errors import ModelError
 
@@ -176,6 +178,56 @@ def test_a_dtype_that_is_no_float_is_named(tmp_path: Path) -> None:
         stored(tmp_path, {"a": np.ones(2, np.float64)}, None)
 
 
+@given(eights=st.integers(1, 12), n=st.integers(1, 20), group=st.sampled_from([8, 24, 32, 64, 200]))
+def test_an_awq_layer_stored_by_rows_is_code_less_zero_times_scale(eights: int, n: int, group: int) -> None:
+    rng = np.random.default_rng(eights)
+    k = 8 * eights
+    groups = -(-k // group)
+    padded = 8 * (-(-groups // 8) + 1)
+    codes, zeros = rng.integers(0, 16, (n, k)), rng.integers(0, 16, (n, padded))
+    scales = rng.uniform(0.01, 1, (n, padded)).astype(np.float16)
+    found = awq_rows_weight(
+        words(codes.reshape(n, -1, 8)), words(zeros.reshape(n, -1, 8)), scales, min(group, k)
+    )
+    np.testing.assert_array_equal(found.unpack(), codes)
+    expected = (codes - spread(zeros[:, :groups], group, k)) * spread(scales[:, :groups], group, k)
+    np.testing.assert_allclose(found.dequantise(), expected, rtol=1e-6)
+
+
+BY_ROWS = Quantisation("awq", 32, by_rows=True)
+
+
+def awq_rows_tensors(**changes: Any) -> dict[str, NDArray[Any]]:
+    """K = 64, N = 6, G = 32; rows of zeros and scales as AutoAWQ pads them for this group size."""
+    pieces: dict[str, NDArray[Any]] = {
+        "qweight": np.full((6, 8), 0x76543210, np.int32),
+        "qzeros": np.full((6, 4), 0x11, np.int32),
+        "scales": np.full((6, 32), 2, np.float16),
+    }
+    return {f"{LAYER}.{piece}": values for piece, values in (pieces | changes).items()}
+
+
+def test_an_awq_layer_stored_by_rows_is_read(tmp_path: Path) -> None:
+    found = stored(tmp_path, awq_rows_tensors(), BY_ROWS)[f"{LAYER}.weight"]
+    assert (found.shape, found.form) == ((6, 64), "4-bit AWQ, group 32")
+    assert found.read().dequantise()[5, 56:].tolist() == [-2, 0, 2, 4, 6, 8, 10, 12]
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        ({"qzeros": np.zeros((5, 4), np.int32)}, r"shape \(5, 4\), which does not fit"),
+        ({"qzeros": np.zeros((6, 0), np.int32)}, "no matrix"),
+        ({"scales": np.ones((6, 31), np.float16)}, r"shape \(6, 31\); \(6, 32\) would fit"),
+    ],
+)
+def test_rows_of_zeros_and_scales_that_do_not_fit_are_named(
+    tmp_path: Path, changes: dict[str, Any], cause: str
+) -> None:
+    with pytest.raises(ModelError, match=cause):
+        stored(tmp_path, awq_rows_tensors(**changes), BY_ROWS)
+
+
 # -- GPTQ -----------------------------------------------------------------------------------------------
 
 
@@ -239,12 +291,51 @@ def test_a_gptq_layer_in_natural_order_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found[f"{LAYER}.weight"].read().dequantise(), np.ones((8, 32)))
 
 
-def test_activation_order_is_refused_by_name(tmp_path: Path) -> None:
-    tensors = gptq_tensors()
-    tensors[f"{LAYER}.g_idx"] = tensors[f"{LAYER}.g_idx"][::-1]
+@given(eights=st.integers(1, 9), group=st.sampled_from([3, 8, 16, 128]), seed=st.integers(0, 99))
+def test_columns_in_activation_order_are_sorted_by_group(eights: int, group: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    k, n = 8 * eights, 8
+    groups = -(-k // group)
+    codes, zeros = rng.integers(0, 16, (n, k)), rng.integers(1, 16, (n, groups))
+    scales = rng.uniform(0.01, 1, (groups, n)).astype(np.float16)
+    g_idx = rng.permutation(np.arange(k) // group)
+    qzeros = words((zeros - 1).T.reshape(groups, -1, 8))
+    qweight = words(codes.reshape(n, -1, 8)).T
+    weight = gptq_weight(qweight, qzeros, scales, group, stored_less_one=True, name="x")
+    found = in_groups(weight, g_idx, "x")
+    expected = (codes - zeros[:, g_idx]) * scales.T[:, g_idx].astype(np.float64)
+    np.testing.assert_allclose(found.dequantise(), expected, rtol=1e-6)
+
+
+def test_an_order_that_is_natural_or_not_given_changes_nothing(tmp_path: Path) -> None:
+    natural = stored(tmp_path, gptq_tensors(), Quantisation("gptq", 16))[f"{LAYER}.weight"].read()
+    tensors = gptq_tensors() | {f"{LAYER}.g_idx": np.full(32, -1, np.int32)}
+    unused = stored(tmp_path, tensors, Quantisation("gptq", 16))[f"{LAYER}.weight"].read()
+    assert isinstance(natural, Packed4) and isinstance(unused, Packed4)
+
+
+def test_groups_of_unequal_size_are_refused(tmp_path: Path) -> None:
+    tensors = gptq_tensors() | {f"{LAYER}.g_idx": np.zeros(32, np.int32)}
     found = stored(tmp_path, tensors, Quantisation("gptq", 16))
-    with pytest.raises(ModelError, match="desc_act"):
+    with pytest.raises(ModelError, match="groups do not have 16 inputs each"):
         found[f"{LAYER}.weight"].read()
+
+
+def test_activation_order_without_the_groups_of_the_inputs_is_refused(tmp_path: Path) -> None:
+    tensors = gptq_tensors()
+    del tensors[f"{LAYER}.g_idx"]
+    assert stored(tmp_path, tensors, Quantisation("gptq", 16))
+    with pytest.raises(ModelError, match="has no g_idx"):
+        stored(tmp_path, tensors, Quantisation("gptq", 16, activation_order=True))
+
+
+def test_compressed_layers_may_give_an_order_too(tmp_path: Path) -> None:
+    order = np.arange(32, dtype=np.int32)[::-1] // 16
+    tensors = compressed_tensors(weight_g_idx=np.ascontiguousarray(order))
+    tensors[f"{LAYER}.weight_scale"][:, 1] = 3
+    found = stored(tmp_path, tensors, Quantisation("compressed-tensors", 16))[f"{LAYER}.weight"].read()
+    assert isinstance(found, Permuted4)
+    assert found.dequantise()[0].tolist() == [3.0] * 16 + [2.0] * 16
 
 
 # -- compressed-tensors ---------------------------------------------------------------------------------
@@ -320,6 +411,15 @@ def test_no_section_is_no_quantisation() -> None:
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}, Quantisation("awq", 128)),
         ({"quant_method": "awq", "bits": 4, "group_size": -1, "version": "GEMM"}, Quantisation("awq", -1)),
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 64}, Quantisation("awq", 64)),
+        ({"quant_method": "awq", "bits": 4, "q_group_size": 64}, Quantisation("awq", 64)),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 64, "version": "gemv"},
+            Quantisation("awq", 64, by_rows=True),
+        ),
+        (
+            {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True},
+            Quantisation("gptq", 64, zeros_less_one=True, activation_order=True),
+        ),
         (
             {
                 "quant_method": "awq",
@@ -359,7 +459,12 @@ def test_a_section_gives_method_and_group(section: dict[str, Any], expected: Qua
         ({"quant_method": "awq", "bits": 4, "group_size": 0}, "group_size .* not 0"),
         ({"quant_method": "awq", "bits": 4, "group_size": -2}, "group_size .* not -2"),
         ({"quant_method": "awq", "bits": 4}, "no group_size"),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, "AWQ version 'gemv'"),
+        (
+            {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv_fast"},
+            "AWQ version 'gemv_fast'",
+        ),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "marlin"}, "version 'marlin'"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 128, "is_marlin_format": True}, "'marlin'"),
         ({"quant_method": "gptq", "bits": 3, "group_size": 128}, "3 bits"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "checkpoint_format": "marlin"}, "'marlin'"),
         ({"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"x": {"bits": 8}}}, "dynamic"),

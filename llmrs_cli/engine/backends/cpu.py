@@ -141,7 +141,7 @@ class CpuBackend(Backend):
         self._crew.close()
 
     def embed_ids(self, table: Linear, ids: Array) -> Array:
-        assert isinstance(table, CpuLinear)
+        assert isinstance(table, CpuLinear) and table.inputs is None
         self._crew.wake()  # a step begins
         out = np.empty((len(ids), table.shape[1]), np.float32)
         self._loops.embed(table.stream, table.order, ids, out)
@@ -196,6 +196,8 @@ class CpuBackend(Backend):
     def _multiply(
         self, x: Floats, norm: Vector, eps: float, weight: CpuLinear, mode: int, out: Floats
     ) -> None:
+        if weight.inputs is not None:
+            x, norm = np.take(x, weight.inputs, axis=1), norm[weight.inputs] if len(norm) else norm
         self._loops.linear(
             self._board,
             x,

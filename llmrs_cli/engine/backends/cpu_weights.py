@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Floats, Ints
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Weight
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Permuted4, Weight
 from llmrs_cli.kernels.simd import layout
 from llmrs_cli.kernels.simd.layout import LANES, WORD, Arena, Bytes, Layout
 
@@ -18,6 +18,8 @@ DENSE_FORMS = {"float32": layout.SINGLE, "float16": layout.HALF, "bfloat16": lay
 FORM_NAMES = {layout.FOUR: "4 bit", layout.EIGHT: "8 bit"} | {
     form: name for name, form in DENSE_FORMS.items()
 }
+Plain = Dense | Packed4 | Packed8
+"""Forms with their columns in order."""
 PACK_ROWS = 4096
 """Rows reordered at a time, so that loading holds no second copy of a large matrix."""
 
@@ -37,15 +39,18 @@ class CpuLinear:
     """form, wide, zeros, group, groups, bytes of a tile"""
     halves: bool
     """Made of two equal parts, so that a gate tile and its up tile can be paired."""
+    inputs: Ints | None = None
+    """(K,): which input each column belongs to, where that is not its own."""
 
 
 def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], arena: Arena) -> CpuLinear:
     """Stack parts of equal K along N in memory of `arena`; each starts a tile of its own."""
     heights = [part.shape[0] for part in parts]
-    parts, order, why = _common(parts)
+    plain, inputs = _in_order(parts)
+    plain, order, why = _common(plain)
     stream = arena.take(sum(layout.tile_count(rows) for rows in heights) * order.tile_bytes)
     start = 0
-    for block in (block for part in parts for block in _blocks(part)):
+    for block in (block for part in plain for block in _blocks(part)):
         size = layout.tile_count(block.shape[0]) * order.tile_bytes
         layout.fill(stream[start : start + size], order, _codes(block), _heads(block))
         start += size
@@ -59,22 +64,34 @@ def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], arena: Ar
         bias=_stack_bias(heights, bias),
         order=(order.form, order.wide, order.zeros, order.group, order.groups, order.tile_bytes),
         halves=len(heights) == 2 and heights[0] == heights[1],
+        inputs=inputs,
     )
 
 
-def _common(parts: Sequence[Weight]) -> tuple[Sequence[Weight], Layout, str]:
+def _in_order(parts: Sequence[Weight]) -> tuple[Sequence[Plain], Ints | None]:
+    """The parts as they are stored, and the input of each column if all were sorted in one way.
+
+    Parts that were sorted each in its own way are widened: x can be sorted only once.
+    """
+    orders = [part.inputs for part in parts if isinstance(part, Permuted4)]
+    if len(orders) == len(parts) and all(np.array_equal(order, orders[0]) for order in orders):
+        return [part.weight if isinstance(part, Permuted4) else part for part in parts], orders[0]
+    return [Dense(part.dequantise()) if isinstance(part, Permuted4) else part for part in parts], None
+
+
+def _common(parts: Sequence[Plain]) -> tuple[Sequence[Plain], Layout, str]:
     """Parts of one layout, that layout, and a reason if they had to be widened for it."""
     layouts = [choose(part) for part in parts]
     first = layouts[0]
     if first is not None and all(other == first for other in layouts):
         return parts, first, ""
     why = " (groups are no whole words)" if None in layouts else " (parts differ)"
-    wide = [Dense(part.dequantise()) for part in parts]
+    wide: list[Plain] = [Dense(part.dequantise()) for part in parts]
     columns = wide[0].shape[1]
     return wide, Layout(layout.SINGLE, columns, columns + columns % 2), why
 
 
-def choose(weight: Weight) -> Layout | None:
+def choose(weight: Plain) -> Layout | None:
     """The layout of one weight; None where its groups do not fall on whole words."""
     columns = weight.shape[1]
     if isinstance(weight, Dense):
@@ -88,11 +105,11 @@ def choose(weight: Weight) -> Layout | None:
     return Layout(layout.FOUR, columns, -(-group // WORD) * WORD, wide, weight.zeros is not None)
 
 
-def _codes(weight: Weight) -> NDArray[Any]:
+def _codes(weight: Plain) -> NDArray[Any]:
     return weight.data if isinstance(weight, Dense) else weight.codes
 
 
-def _heads(weight: Weight) -> list[NDArray[Any]]:
+def _heads(weight: Plain) -> list[NDArray[Any]]:
     """What stands before each group's codes."""
     if isinstance(weight, Dense):
         return []
@@ -103,24 +120,9 @@ def _heads(weight: Weight) -> list[NDArray[Any]]:
     return [weight.scales, second]
 
 
-def _blocks(weight: Weight) -> Iterator[Weight]:
+def _blocks(weight: Plain) -> Iterator[Plain]:
     for first in range(0, weight.shape[0], PACK_ROWS):
-        yield _take(weight, slice(first, first + PACK_ROWS))
-
-
-def _take(weight: Weight, rows: slice) -> Weight:
-    if isinstance(weight, Dense):
-        return Dense(weight.data[rows])
-    if isinstance(weight, Packed8):
-        return replace(weight, codes=weight.codes[rows], scales=weight.scales[rows])
-    return Packed4(
-        weight.codes[rows],
-        weight.scales[rows],
-        None if weight.zeros is None else weight.zeros[rows],
-        None if weight.offsets is None else weight.offsets[rows],
-        weight.group,
-        weight.columns,
-    )
+        yield weight.rows(slice(first, first + PACK_ROWS))
 
 
 def _stack_bias(heights: Sequence[int], bias: Sequence[Dense | None]) -> Floats:

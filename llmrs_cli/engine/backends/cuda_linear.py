@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cupy as cp
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.backends.base import UnsupportedOp
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Weight, f32_to_bf16
+from llmrs_cli.engine.weights.packed import Dense, Weight, f32_to_bf16
 
 SLAB_VALUES = 1 << 24
 """Values widened at a time while loading."""
@@ -104,23 +104,7 @@ def slabs(part: Weight) -> Iterator[tuple[slice, Weight]]:
     height = max(1, SLAB_VALUES // columns // PAIR_ROWS) * PAIR_ROWS
     for first in range(0, rows, height):
         run = slice(first, min(first + height, rows))
-        yield run, take(part, run)
-
-
-def take(part: Weight, rows: slice) -> Weight:
-    """Some rows of a part, in the same form."""
-    if isinstance(part, Dense):
-        return Dense(part.data[rows])
-    if isinstance(part, Packed8):
-        return Packed8(part.codes[rows], part.scales[rows], part.group)
-    assert isinstance(part, Packed4)
-    return replace(
-        part,
-        codes=part.codes[rows],
-        scales=part.scales[rows],
-        zeros=None if part.zeros is None else part.zeros[rows],
-        offsets=None if part.offsets is None else part.offsets[rows],
-    )
+        yield run, part.rows(run)
 
 
 def stack_bias(parts: Sequence[Weight], bias: Sequence[Dense | None]) -> NDArray[np.float32] | None:

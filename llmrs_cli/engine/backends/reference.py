@@ -9,7 +9,7 @@ one widening of all weights however many tokens it holds; check many tokens at o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from llmrs_cli.engine.backends.base import Backend, RowLimits, Rows
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, Linear, RopeTable, Vector
 from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
-from llmrs_cli.engine.weights.packed import Dense, Packed8, Weight
+from llmrs_cli.engine.weights.packed import Dense, Weight
 
 SLAB_VALUES = 1 << 18
 """Weights widened to float64 at a time: 2 MiB, which stay in a core's cache until they are used."""
@@ -52,7 +52,7 @@ class CanonicalLinear:
             rows, columns = part.shape
             height = max(1, SLAB_VALUES // columns)
             for first in range(0, rows, height):
-                slab = take(part, slice(first, first + height))
+                slab = part.rows(slice(first, first + height))
                 yield start + first, slab.dequantise().astype(np.float64)
             start += rows
 
@@ -62,24 +62,9 @@ class CanonicalLinear:
         start = 0
         for part in self.parts:
             here = (ids >= start) & (ids < start + part.shape[0])
-            out[here] = take(part, ids[here] - start).dequantise()
+            out[here] = part.rows(ids[here] - start).dequantise()
             start += part.shape[0]
         return out
-
-
-def take(weight: Weight, rows: slice | Ints) -> Weight:
-    """Some rows of a matrix, in the same form."""
-    if isinstance(weight, Dense):
-        return Dense(weight.data[rows])
-    if isinstance(weight, Packed8):
-        return Packed8(weight.codes[rows], weight.scales[rows], weight.group)
-    return replace(
-        weight,
-        codes=weight.codes[rows],
-        scales=weight.scales[rows],
-        zeros=None if weight.zeros is None else weight.zeros[rows],
-        offsets=None if weight.offsets is None else weight.offsets[rows],
-    )
 
 
 @dataclass(frozen=True, slots=True)

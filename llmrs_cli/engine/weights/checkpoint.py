@@ -20,7 +20,8 @@ from llmrs_cli.engine.weights.gguf_config import gguf_config, gguf_parameters
 from llmrs_cli.engine.weights.gguf_tokenizer import chat_templates, tokenizer_config, tokenizer_json
 from llmrs_cli.engine.weights.gguf_vocabulary import read_vocabulary
 from llmrs_cli.engine.weights.parameters import Parameter
-from llmrs_cli.engine.weights.quantised import build_parameters, read_quantisation
+from llmrs_cli.engine.weights.quantisation import read_quantisation
+from llmrs_cli.engine.weights.quantised import build_parameters
 from llmrs_cli.engine.weights.store import Tensors, read_folder
 from llmrs_cli.errors import ModelError, quoted
 

@@ -19,7 +19,7 @@ from llmrs_cli.engine.model.rope import inverse_frequencies
 from llmrs_cli.engine.model.rope_config import yarn_magnitude
 from llmrs_cli.engine.model.spec import MAX_HEAD, ModelSpec, RopeSpec
 from llmrs_cli.engine.weights.gguf import Gguf, GgufTensor
-from llmrs_cli.engine.weights.gguf_types import canonical, reorder_rows
+from llmrs_cli.engine.weights.gguf_types import canonical
 from llmrs_cli.engine.weights.packed import Weight
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.errors import ModelError, quoted
@@ -163,7 +163,7 @@ def _parameter(tensor: GgufTensor, order: NDArray[np.int64] | None) -> Parameter
 
 def _read(tensor: GgufTensor, order: NDArray[np.int64] | None) -> Weight:
     weight = canonical(tensor.format, tensor.read(), tensor.shape)
-    return weight if order is None else reorder_rows(weight, order)
+    return weight if order is None else weight.rows(order)
 
 
 def _row_order(gguf: Gguf, spec: ModelSpec, name: str, rows: int) -> NDArray[np.int64] | None:

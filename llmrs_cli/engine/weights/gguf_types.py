@@ -16,7 +16,7 @@ Source of the layouts: ggml-common.h and ggml-quants.c of ggml-org/ggml.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -51,21 +51,6 @@ def canonical(form: Format, rows: Bytes, shape: tuple[int, ...]) -> Weight:
         return weight
     data = weight.data if isinstance(weight, Dense) else weight.dequantise()
     return Dense(data.reshape(shape))
-
-
-def reorder_rows(weight: Weight, rows: NDArray[np.int64]) -> Weight:
-    """The weight whose row i is row rows[i] of `weight`; a vector's values likewise."""
-    if isinstance(weight, Dense):
-        return Dense(weight.data[rows])
-    if isinstance(weight, Packed8):
-        return replace(weight, codes=weight.codes[rows], scales=weight.scales[rows])
-    return replace(
-        weight,
-        codes=weight.codes[rows],
-        scales=weight.scales[rows],
-        zeros=None if weight.zeros is None else weight.zeros[rows],
-        offsets=None if weight.offsets is None else weight.offsets[rows],
-    )
 
 
 # -- helpers: B blocks of a tensor, (N, bytes of a row) → (B, …) ----------------------------------------

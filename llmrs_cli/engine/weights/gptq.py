@@ -6,19 +6,20 @@
     g_idx    int32 (K)           group of each input
 
 The weight is (code - zero) · scale. The second format (`checkpoint_format: gptq_v2`) stores zeros as they
-are. Layout as written by AutoGPTQ (auto_gptq/nn_modules/qlinear). Inputs in activation order (a g_idx
-that is not 0 0 … 1 1 …) are refused: a group would have no place in memory.
+are. Layout as written by AutoGPTQ (auto_gptq/nn_modules/qlinear). Where inputs were quantised in the order
+of their activations (`desc_act`: a g_idx that is not 0 0 … 1 1 …), columns are sorted by group, once.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.weights.packed import Packed4
-from llmrs_cli.errors import ModelError
+from llmrs_cli.engine.weights.packed import Packed4, Permuted4
+from llmrs_cli.errors import ModelError, quoted
 
 Words = NDArray[np.int32]
 
@@ -55,10 +56,30 @@ def nibbles_along_outputs(words: Words) -> NDArray[np.uint8]:
     return out.reshape(8 * width, groups)
 
 
-def check_order(g_idx: Words, group: int, name: str) -> None:
-    """Raise ModelError if the inputs are not in their natural order."""
-    if not np.array_equal(g_idx, np.arange(len(g_idx)) // group):
+def in_groups(weight: Packed4, g_idx: Words, name: str) -> Packed4 | Permuted4:
+    """`weight` with its columns sorted by group, if `g_idx` (K,) says that they are not.
+
+    Files that make no use of g_idx hold -1 in all of it. Raises ModelError if a group has not its G inputs.
+    """
+    natural = np.arange(weight.columns) // weight.group
+    if np.array_equal(g_idx, natural) or (g_idx == -1).all():
+        return weight
+    inputs = np.argsort(g_idx, kind="stable").astype(np.int32)
+    if not np.array_equal(g_idx[inputs], natural):
         raise ModelError(
-            f"{name} is quantised in activation order (desc_act), which we do not run.",
-            hint="Look for a version of the model that was quantised without desc_act.",
+            f"{quoted(name, 120)} has a g_idx whose groups do not have {weight.group} inputs each.",
+            hint="The file may be damaged.",
         )
+    return Permuted4(replace(weight, codes=_take_columns(weight.codes, inputs)), inputs)
+
+
+def _take_columns(codes: NDArray[np.uint8], inputs: NDArray[np.int32]) -> NDArray[np.uint8]:
+    """(N, ceil(K/2)) bytes of two codes with their K columns in another order."""
+    out = np.zeros_like(codes)
+    for half, shift in ((0, 0), (1, 4)):
+        source = inputs[half::2]
+        found = codes[:, source >> 1]
+        found >>= ((source & 1) << 2).astype(np.uint8)
+        found &= 15
+        out[:, : len(source)] |= found << shift
+    return out

@@ -9,13 +9,15 @@ Byte order of 4-bit codes: byte j of a row holds column 2j in its low nibble and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Dtype = Literal["float32", "float16", "bfloat16"]
+Selection = slice | NDArray[np.integer]
+"""Some rows: a run of them, or their numbers."""
 
 
 def bf16_to_f32(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -51,6 +53,10 @@ class Dense:
         if self.data.dtype == np.uint16:
             return bf16_to_f32(self.data)  # type: ignore[arg-type]
         return self.data.astype(np.float32)
+
+    def rows(self, chosen: Selection) -> Dense:
+        """Some rows, in the same form."""
+        return Dense(self.data[chosen])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +101,43 @@ class Packed4:
         assert self.offsets is not None
         return q * scale + np.repeat(self.offsets.astype(np.float32), g, axis=1)[:, :k]
 
+    def rows(self, chosen: Selection) -> Packed4:
+        """Some rows, in the same form."""
+        return replace(
+            self,
+            codes=self.codes[chosen],
+            scales=self.scales[chosen],
+            zeros=None if self.zeros is None else self.zeros[chosen],
+            offsets=None if self.offsets is None else self.offsets[chosen],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted4:
+    """4-bit codes whose columns were sorted by group (GPTQ with `desc_act`): x · Wᵀ is x[:, inputs] · weightᵀ.
+
+    A backend that does not know the form may widen it: `dequantise` gives the columns in their natural order.
+    """
+
+    weight: Packed4
+    """Columns in groups, as ever."""
+    inputs: NDArray[np.int32]
+    """(K,): which input each column of `weight` belongs to."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.shape
+
+    def dequantise(self) -> NDArray[np.float32]:
+        """float32 values (N, K), column k for input k."""
+        values = np.empty(self.shape, np.float32)
+        values[:, self.inputs] = self.weight.dequantise()
+        return values
+
+    def rows(self, chosen: Selection) -> Permuted4:
+        """Some rows, in the same form."""
+        return replace(self, weight=self.weight.rows(chosen))
+
 
 @dataclass(frozen=True, slots=True)
 class Packed8:
@@ -115,5 +158,9 @@ class Packed8:
         scale = np.repeat(self.scales.astype(np.float32), self.group, axis=1)
         return self.codes.astype(np.float32) * scale[:, : self.codes.shape[1]]
 
+    def rows(self, chosen: Selection) -> Packed8:
+        """Some rows, in the same form."""
+        return replace(self, codes=self.codes[chosen], scales=self.scales[chosen])
 
-Weight = Dense | Packed4 | Packed8
+
+Weight = Dense | Packed4 | Permuted4 | Packed8

@@ -1,137 +1,29 @@
 """Which parameters of a safetensors checkpoint are quantised, and how each one is put together.
 
 A layer is quantised if its tensors are (`.qweight` exists), whatever the configuration lists; the
-configuration gives the format and the group size. A list that contradicts the tensors is reported. The
-formats themselves are `awq`, `gptq` and `compressed`.
+configuration gives the format and the group size (`quantisation`). A list that contradicts the tensors is
+reported. The formats themselves are `awq`, `gptq` and `compressed`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.model.fields import Fields
-from llmrs_cli.engine.weights.awq import awq_weight
+from llmrs_cli.engine.weights.awq import awq_rows_weight, awq_weight
 from llmrs_cli.engine.weights.compressed import compressed_weight
-from llmrs_cli.engine.weights.gptq import check_order, gptq_weight
-from llmrs_cli.engine.weights.packed import Packed4, bf16_to_f32
+from llmrs_cli.engine.weights.gptq import gptq_weight, in_groups
+from llmrs_cli.engine.weights.packed import Packed4, Weight, bf16_to_f32
 from llmrs_cli.engine.weights.parameters import Parameter, dense_parameter
+from llmrs_cli.engine.weights.quantisation import Quantisation
 from llmrs_cli.engine.weights.store import StoredTensor, Tensors, few
 from llmrs_cli.errors import ModelError, quoted
 
-SUPPORTED = "awq (gemm), gptq and compressed-tensors (pack-quantized), each with 4 bits"
-MAX_GROUP = 1 << 20
 _FLOATS = ("F16", "F32", "BF16")
 _WORDS = ("I32",)
-
-
-@dataclass(frozen=True, slots=True)
-class Quantisation:
-    """What `quantization_config` says about every quantised layer."""
-
-    method: Literal["awq", "gptq", "compressed-tensors"]
-    group: int
-    """G; -1: one group of all inputs."""
-    skipped: tuple[str, ...] = ()
-    """Parts of names of layers that are said to be plain."""
-    zeros_less_one: bool = False
-    """GPTQ's first format."""
-
-    def group_of(self, columns: int) -> int:
-        """G of a layer with K = `columns` inputs."""
-        return columns if self.group == -1 else self.group
-
-
-# -- configuration ------------------------------------------------------------------------------------
-
-
-def read_quantisation(config: Mapping[str, object]) -> Quantisation | None:
-    """From the `quantization_config` of a config.json; None if there is none.
-
-    Raises ModelError that names a method, bit width or layout that we do not run.
-    """
-    section = Fields(config, "config.json").table("quantization_config")
-    if not section:
-        return None
-    fields = Fields(section, "quantization_config")
-    method = fields.text("quant_method")
-    if method == "awq":
-        return _read_awq(fields)
-    if method == "gptq":
-        return _read_gptq(fields)
-    if method == "compressed-tensors":
-        return _read_compressed(fields)
-    raise _unsupported(f"method {quoted(method)}")
-
-
-def _unsupported(what: str) -> ModelError:
-    return ModelError(f"Quantisation with {what} is not supported; we run {SUPPORTED}.")
-
-
-def _read_awq(fields: Fields) -> Quantisation:
-    """Both spellings: that of transformers and that of AutoAWQ's own quant_config.json."""
-    old = "w_bit" in fields.values
-    _check_bits(fields, "w_bit" if old else "bits")
-    version = (fields.text("version") or "gemm").lower()
-    if version != "gemm":
-        raise _unsupported(f"AWQ version {quoted(version)}")
-    return Quantisation("awq", _group(fields, "q_group_size" if old else "group_size"), _skipped(fields))
-
-
-def _read_gptq(fields: Fields) -> Quantisation:
-    _check_bits(fields, "bits")
-    layout = fields.text("checkpoint_format") or "gptq"
-    if layout not in ("gptq", "gptq_v2"):
-        raise _unsupported(f"GPTQ layout {quoted(layout)}")
-    if fields.get("dynamic"):
-        raise _unsupported("GPTQ settings that differ by layer (dynamic)")
-    return Quantisation("gptq", _group(fields, "group_size"), _skipped(fields), layout == "gptq")
-
-
-def _read_compressed(fields: Fields) -> Quantisation:
-    layout = fields.text("format")
-    if layout != "pack-quantized":
-        raise _unsupported(f"compressed-tensors format {quoted(layout)}")
-    schemes = [_read_scheme(scheme) for scheme in (fields.table("config_groups") or {}).values()]
-    if len(set(schemes)) != 1:
-        raise _unsupported(f"{len(set(schemes))} different compressed-tensors groups")
-    return Quantisation("compressed-tensors", schemes[0])
-
-
-def _read_scheme(scheme: object) -> int:
-    """The group size of one entry of `config_groups`."""
-    fields = Fields(scheme if isinstance(scheme, dict) else {}, "config_groups")
-    if fields.get("input_activations"):
-        raise _unsupported("quantised activations")
-    weights = Fields(fields.table("weights") or {}, "weights of config_groups")
-    _check_bits(weights, "num_bits")
-    if weights.text("type") not in (None, "int"):
-        raise _unsupported(f"weights of type {quoted(weights.get('type'))}")
-    if weights.text("strategy") == "channel":
-        return -1
-    return _group(weights, "group_size")
-
-
-def _check_bits(fields: Fields, name: str) -> None:
-    if (bits := fields.integer(name, 1, 64)) != 4:
-        raise _unsupported(f"{bits} bits")
-
-
-def _group(fields: Fields, name: str) -> int:
-    if (group := fields.integer(name, -1, MAX_GROUP)) == 0:
-        fields.refuse(name, "a positive number or -1")
-    return group
-
-
-def _skipped(fields: Fields) -> tuple[str, ...]:
-    names = fields.items("modules_to_not_convert") or []
-    return tuple(name for name in names if isinstance(name, str) and name)
-
-
-# -- tensors ------------------------------------------------------------------------------------------
 
 _PIECES = {
     "awq": ("qweight", "qzeros", "scales"),
@@ -207,6 +99,8 @@ def _check_skipped(name: str, quantisation: Quantisation) -> None:
 
 
 def _awq(layer: _Layer, quantisation: Quantisation) -> Parameter:
+    if quantisation.by_rows:
+        return _awq_rows(layer, quantisation)
     columns, width = layer.need("qweight", _WORDS).shape
     group = quantisation.group_of(columns)
     groups = -(-columns // group)
@@ -220,6 +114,23 @@ def _awq(layer: _Layer, quantisation: Quantisation) -> Parameter:
     return layer.parameter((8 * width, columns), f"4-bit AWQ, group {group}", read)
 
 
+def _awq_rows(layer: _Layer, quantisation: Quantisation) -> Parameter:
+    """The layout "gemv": rows of zeros and scales are padded, by how much depends on who wrote them."""
+    outputs, width = layer.need("qweight", _WORDS).shape
+    columns = 8 * width
+    group = quantisation.group_of(columns)
+    zeros = layer.need("qzeros", _WORDS)
+    if zeros.shape[0] != outputs or 8 * zeros.shape[1] * group < columns:
+        raise ModelError(f"{quoted(zeros.name, 120)} has shape {zeros.shape}, which does not fit its layer.")
+    layer.need("scales", _FLOATS, (outputs, 8 * zeros.shape[1]))
+
+    def read() -> Packed4:
+        words, zeros = layer.pieces["qweight"].read(), layer.pieces["qzeros"].read()
+        return awq_rows_weight(words, zeros, _scales(layer.pieces["scales"]), group)
+
+    return layer.parameter((outputs, columns), f"4-bit AWQ, group {group}", read)
+
+
 def _gptq(layer: _Layer, quantisation: Quantisation) -> Parameter:
     rows, outputs = layer.need("qweight", _WORDS).shape
     columns = rows * 8
@@ -227,14 +138,12 @@ def _gptq(layer: _Layer, quantisation: Quantisation) -> Parameter:
     groups = -(-columns // group)
     layer.need("scales", _FLOATS, (groups, outputs))
     layer.need("qzeros", _WORDS, (groups, -(-outputs // 8)))
-    if "g_idx" in layer.pieces:
+    if quantisation.activation_order or "g_idx" in layer.pieces:
         layer.need("g_idx", _WORDS, (columns,))
 
-    def read() -> Packed4:
-        if "g_idx" in layer.pieces:
-            check_order(layer.pieces["g_idx"].read(), group, layer.name)
+    def read() -> Weight:
         words, zeros = layer.pieces["qweight"].read(), layer.pieces["qzeros"].read()
-        return gptq_weight(
+        weight = gptq_weight(
             words,
             zeros,
             _scales(layer.pieces["scales"]),
@@ -242,6 +151,7 @@ def _gptq(layer: _Layer, quantisation: Quantisation) -> Parameter:
             stored_less_one=quantisation.zeros_less_one,
             name=layer.name,
         )
+        return _in_groups(layer, "g_idx", weight)
 
     return layer.parameter((outputs, columns), f"4-bit GPTQ, group {group}", read)
 
@@ -254,18 +164,19 @@ def _compressed(layer: _Layer, quantisation: Quantisation) -> Parameter:
     layer.need("weight_scale", _FLOATS, (outputs, groups))
     if "weight_zero_point" in layer.pieces:
         layer.need("weight_zero_point", _WORDS, (-(-outputs // 8), groups))
+    if "weight_g_idx" in layer.pieces:
+        layer.need("weight_g_idx", _WORDS, (columns,))
 
-    def read() -> Packed4:
-        if "weight_g_idx" in layer.pieces:
-            check_order(layer.pieces["weight_g_idx"].read(), group, layer.name)
+    def read() -> Weight:
         zeros = layer.pieces.get("weight_zero_point")
-        return compressed_weight(
+        weight = compressed_weight(
             layer.pieces["weight_packed"].read(),
             _scales(layer.pieces["weight_scale"]),
             None if zeros is None else zeros.read(),
             group,
             columns,
         )
+        return _in_groups(layer, "weight_g_idx", weight)
 
     return layer.parameter((outputs, columns), f"4-bit compressed-tensors, group {group}", read)
 
@@ -278,6 +189,11 @@ def _stored_columns(layer: _Layer, outputs: int, width: int) -> int:
             f"{quoted(layer.name, 120)} says its shape is ({rows}, {columns}), which its data is not."
         )
     return int(columns)
+
+
+def _in_groups(layer: _Layer, piece: str, weight: Packed4) -> Weight:
+    """`weight` with its columns sorted, if the tensor `piece` gives the group of each."""
+    return in_groups(weight, layer.pieces[piece].read(), layer.name) if piece in layer.pieces else weight
 
 
 def _scales(tensor: StoredTensor) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from llmrs_cli.engine.model.spec import Dtype, ModelSpec, from_config
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, read_config
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight, f32_to_bf16
 from llmrs_cli.engine.weights.parameters import Parameter
-from llmrs_cli.engine.weights.quantised import read_quantisation
+from llmrs_cli.engine.weights.quantisation import read_quantisation
 
 DEVIATION = 0.02
 """Standard deviation of every weight that is no norm."""

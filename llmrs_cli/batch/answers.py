@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from llmrs_cli.text.generate import GenerationResult
 
 
-def answer_for(shape: Shape, result: GenerationResult) -> Answer:
-    """All choices of one result, their log-probabilities in the form of `shape`."""
+def answer_for(shape: Shape, result: GenerationResult, *, as_json: bool = False) -> Answer:
+    """All choices of one result, their log-probabilities in the form of `shape`; see `Answer.is_json`."""
     choices = [
         Choice(
             choice.text,
@@ -23,4 +23,4 @@ def answer_for(shape: Shape, result: GenerationResult) -> Answer:
         )
         for choice in result.choices
     ]
-    return Answer(choices, result.usage.prompt_tokens, result.usage.cached_tokens)
+    return Answer(choices, result.usage.prompt_tokens, result.usage.cached_tokens, as_json)

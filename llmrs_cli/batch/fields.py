@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from llmrs_cli.errors import RequestError
+
+if TYPE_CHECKING:
+    from llmrs_cli.text.forms import AnswerForm
 
 MAX_CHOICES = 128
 
@@ -23,6 +26,10 @@ _FOREIGN = {
     "repeat_penalty": "repetition_penalty",
     "stop_sequences": "stop",
     "best_of": "n",
+    "guided_json": "response_format",
+    "guided_regex": "response_format",
+    "guided_choice": "response_format",
+    "guided_grammar": "response_format",
 }
 """What other tools call our fields."""
 
@@ -134,6 +141,12 @@ def _template_arguments(name: str, value: Any) -> dict[str, Any]:
     return value
 
 
+def _form(name: str, value: Any) -> AnswerForm:
+    from llmrs_cli.text.forms import answer_form
+
+    return answer_form(value)
+
+
 def _only(*accepted: Any) -> Callable[[str, Any], None]:
     """A field that is understood but has one value so far."""
 
@@ -164,7 +177,7 @@ OPTIONS: Mapping[str, tuple[str | None, Callable[[str, Any], Any]]] = {
     "logprobs": ("logprobs", _logprobs),
     "top_logprobs": ("top_logprobs", _integer),
     "chat_template_kwargs": ("chat_template_kwargs", _template_arguments),
-    "response_format": (None, _only({"type": "text"})),
+    "response_format": ("form", _form),
     "stream": (None, _only(False)),
     "tools": (None, _only([])),
     "tool_choice": (None, _only("none", "auto")),

@@ -7,10 +7,11 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from llmrs_cli.batch.delivery import Record
-from llmrs_cli.batch.records import Ask
+from llmrs_cli.batch.records import Ask, Row
 from llmrs_cli.batch.results import Writer
 
 if TYPE_CHECKING:
+    from llmrs_cli.text.forms import AnswerForm
     from llmrs_cli.text.generate import GenerateOptions
 
 
@@ -25,12 +26,31 @@ class Job:
     writer: Writer
     system: str | None = None
     """Before the messages of rows that have none of their own."""
+    form: AnswerForm | None = None
+    """What answers are held to where a row says nothing itself."""
 
     def options_for(self, index: int, ask: Ask) -> GenerateOptions:
         """What holds for one row: its own options win."""
+        form = self.form_of(ask)
         given: dict[str, Any] = {"seed": row_seed(self.seed, index), **ask.options}
-        given.pop("chat_template_kwargs", None)
-        return replace(self.options, **given)
+        for name in ("chat_template_kwargs", "form"):
+            given.pop(name, None)
+        return replace(self.options, grammar="" if form is None else form.grammar, **given)
+
+    def form_of(self, ask: Ask) -> AnswerForm | None:
+        """What the answer to a row is held to."""
+        form: AnswerForm | None = ask.options.get("form", self.form)
+        return form if form is not None and form.grammar else None
+
+    def is_json(self, row: Row) -> bool:
+        """Whether an answer to the row is JSON, if it is complete."""
+        form = self.form_of(row.ask) if isinstance(row.ask, Ask) else None
+        return form is not None and form.is_json
+
+    def template_arguments(self, ask: Ask) -> dict[str, Any]:
+        """Variables for the chat template; a thought has no place in a form, unless the row says so."""
+        thoughts = {"enable_thinking": False} if self.form_of(ask) else {}
+        return {**thoughts, **ask.options.get("chat_template_kwargs", {})}
 
 
 @dataclass(frozen=True, slots=True)

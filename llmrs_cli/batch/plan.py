@@ -43,7 +43,7 @@ class Plan:
 def make_plan(engine: TextEngine, job: Job, rows: Iterable[tuple[int, Row]]) -> Plan:
     """Go through all rows as a run does; `engine` must accept or refuse each request, and need not answer."""
     plan, seen = Plan(), set[bytes]()
-    for row, prompt in _prompts(Prompter(engine, job.system), (row for _, row in rows)):
+    for row, prompt in _prompts(Prompter(engine, job), (row for _, row in rows)):
         plan.rows += 1
         try:
             _add(plan, engine, job, row, prompt, seen)
@@ -69,6 +69,8 @@ def _add(
         raise prompt
     assert isinstance(row.ask, Ask)
     options = job.options_for(row.index, row.ask)
+    if options.grammar:
+        engine.check_grammar(options.grammar)
     engine.start(prompt, options, sink=_nowhere)
     plan.longest = max(plan.longest, len(prompt))
     key = twin_key(prompt, options, row.ask, engine.defaults)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from llmrs_cli.batch.job import Job
 from llmrs_cli.batch.records import Ask, Message
 from llmrs_cli.errors import LlmrsError
 
@@ -17,14 +18,18 @@ Ids = tuple[int, ...]
 class Prompter:
     """Makes prompts for one engine."""
 
-    def __init__(self, engine: TextEngine, system: str | None) -> None:
-        """`system`: before the messages of rows that have none of their own."""
-        self._engine, self._system = engine, system
+    def __init__(self, engine: TextEngine, job: Job) -> None:
+        self._engine, self._job = engine, job
+        self._system = job.system
 
     def ids_of(self, asks: Sequence[Ask]) -> list[Ids | LlmrsError]:
         """For each its ids, or why there are none. Conversations are encoded together."""
         chats = [ask for ask in asks if self._is_chat(ask)]
-        prompts = iter(self._engine.render_many([(self._messages(ask), _arguments(ask)) for ask in chats]))
+        prompts = iter(
+            self._engine.render_many(
+                [(self._messages(ask), self._job.template_arguments(ask)) for ask in chats]
+            )
+        )
         return [_ids(next(prompts)) if self._is_chat(ask) else self._plain(ask) for ask in asks]
 
     def _is_chat(self, ask: Ask) -> bool:
@@ -51,11 +56,6 @@ class Prompter:
 
 def _ids(found: Prompt | LlmrsError) -> Ids | LlmrsError:
     return found if isinstance(found, LlmrsError) else found.ids
-
-
-def _arguments(ask: Ask) -> Mapping[str, Any] | None:
-    arguments: Mapping[str, Any] | None = ask.options.get("chat_template_kwargs")
-    return arguments
 
 
 def _role(message: Any) -> Any:

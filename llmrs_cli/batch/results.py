@@ -18,7 +18,10 @@ from llmrs_cli.batch.records import Row, Shape
 from llmrs_cli.errors import EngineFault, LlmrsError, RequestError
 
 OUR_KEYS = frozenset(
-    {"index", "text", "texts", "finish_reason", "finish_reasons", "token_ids", "logprobs", "usage", "error"}
+    {
+        *("index", "text", "texts", "json", "finish_reason", "finish_reasons"),
+        *("token_ids", "logprobs", "usage", "error"),
+    }
 )
 """Keys of a flat output line; a row's own key of that name gives way."""
 
@@ -46,6 +49,8 @@ class Answer:
     choices: Sequence[Choice]
     prompt_tokens: int
     cached_tokens: int = 0
+    is_json: bool = False
+    """Flat lines hold the value of each answer as well."""
 
     @property
     def completion_tokens(self) -> int:
@@ -110,6 +115,8 @@ class Writer:
             "text": [choice.text for choice in choices],
             "finish_reason": [choice.finish_reason for choice in choices],
         }
+        if answer.is_json:
+            columns["json"] = [json_value(choice.text) for choice in choices]
         if self.token_ids:
             columns["token_ids"] = [choice.token_ids for choice in choices]
         if any(choice.logprobs is not None for choice in choices):
@@ -156,6 +163,16 @@ class Writer:
             "finish_reason": choice.finish_reason,
             **ids,
         }
+
+
+def json_value(text: str) -> Any:
+    """The value that an answer in JSON has; None if it was cut, or if no reader of our line could take it."""
+    try:
+        value = json.loads(text)
+        json.dumps(value, allow_nan=False)
+    except (ValueError, RecursionError):
+        return None
+    return value
 
 
 def plain_line(outcome: Outcome) -> str:

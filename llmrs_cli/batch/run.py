@@ -56,7 +56,7 @@ class Run:
         self.read = 0
         """Rows that were read, those of earlier runs included."""
         self._engine, self._job, self._delivery = engine, job, delivery
-        self._prompter = Prompter(engine, job.system)
+        self._prompter = Prompter(engine, job)
         self._limit, self._window = in_flight, window
         self._group = min(group, window)
         self._max_failed = max_failed
@@ -261,7 +261,7 @@ class Run:
 
     def _put(self, one: Work, first: Work) -> None:
         """Deliver the row of `one`; the answer is that of `first`."""
-        outcome = first.outcome_for(self._job.writer.shape_of(one.row))
+        outcome = first.outcome_for(self._job.writer.shape_of(one.row), as_json=self._job.is_json(one.row))
         record = record_of(one, outcome, self._job.writer.line(one.row, outcome))
         self._delivery.put(record)
         self.counts = self.counts.plus(record, merged=one.merged or one is not first)

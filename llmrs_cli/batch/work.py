@@ -114,9 +114,9 @@ class Work:
         """What equal rows may be given."""
         return None if self.aborted or isinstance(self.result, LlmrsError) else self.result
 
-    def outcome_for(self, shape: Shape) -> Outcome:
-        """The result, for a row that is written in `shape`."""
+    def outcome_for(self, shape: Shape, *, as_json: bool = False) -> Outcome:
+        """The result, for a row that is written in `shape`; see `Answer.is_json`."""
         assert self.result is not None
         if isinstance(self.result, LlmrsError):
             return self.result
-        return answer_for(shape, self.result)
+        return answer_for(shape, self.result, as_json=as_json)

@@ -16,6 +16,7 @@ import click
 
 from llmrs_cli.cli.options import Decorator
 from llmrs_cli.cli.parameters import text
+from llmrs_cli.cli.schema import read_schema, schema_option
 from llmrs_cli.cli.time_limit import timeout_option
 from llmrs_cli.errors import UsageError
 
@@ -65,7 +66,9 @@ class Ask:
             return ""
         from llmrs_cli.text import grammar
 
-        return grammar.json_schema(_schema(self.schema), "schema") if self.schema else grammar.json_object()
+        if self.schema is None:
+            return grammar.json_object()
+        return grammar.json_schema(read_schema(self.schema), "schema")
 
     @property
     def wants_result(self) -> bool:
@@ -101,20 +104,6 @@ def ask_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(_OPTIONS):
         made = option(made)
     return made
-
-
-def _schema(typed: str) -> dict[str, Any]:
-    """A schema that stands on the command line, or in the file that is named there."""
-    from llmrs_cli.chat.source import read_file
-
-    text = typed if typed.lstrip().startswith("{") else read_file(typed)
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise UsageError("The schema is not a JSON object.", hint="Give --schema a file or the JSON itself.")
-    return value
 
 
 def labels(context: click.Context, parameter: click.Parameter, typed: str | None) -> tuple[str, ...]:
@@ -183,12 +172,7 @@ _OPTIONS: list[Decorator] = [
         metavar="A,B,...",
         help="Answer with the likeliest of these labels; --json gives the probability of each.",
     ),
-    click.option(
-        "--schema",
-        type=text,
-        metavar="FILE|JSON",
-        help="Hold the answer to this JSON schema.",
-    ),
+    schema_option,
     click.option("--json-mode", is_flag=True, help="Hold the answer to a JSON object."),
     click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer."),
     click.option("--json", "as_json", is_flag=True, help="Print the answer and its figures as JSON."),

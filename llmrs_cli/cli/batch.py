@@ -12,6 +12,7 @@ import click
 from llmrs_cli.cli.batch_options import BatchOptions, batch_options
 from llmrs_cli.cli.options import ModelOptions, Sampling, model_options, quiet_option, sampling_options
 from llmrs_cli.cli.parameters import text
+from llmrs_cli.cli.schema import read_schema, schema_option
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.engine.types import MAX_LOGPROBS
 
@@ -21,6 +22,7 @@ from llmrs_cli.engine.types import MAX_LOGPROBS
 @model_options(positional=False)
 @click.option("-s", "--system", type=text, metavar="TEXT", help="System prompt of rows without one.")
 @click.option("--n", "n", type=click.IntRange(1, 128), metavar="N", help="Answers to each row.")
+@schema_option
 @click.option("--return-token-ids", is_flag=True, help="Add token_ids, end token included.")
 @click.option(
     "--logprobs",
@@ -35,6 +37,7 @@ def command(
     model: ModelOptions,
     system: str | None,
     n: int | None,
+    schema: str | None,
     return_token_ids: bool,
     logprobs: int | None,
     sampling: Sampling,
@@ -55,6 +58,7 @@ def command(
       llmrs batch prompts.jsonl -o answers.jsonl
       llmrs batch requests.jsonl.gz -o results.jsonl -m qwen2.5-3b -t 0 --resume
       llmrs batch reviews.csv -o labels.jsonl --prompt-template 'Positive or negative? {review}'
+      llmrs batch reviews.csv -o labels.jsonl --schema '{"enum": ["good", "bad"]}' --prompt-template '{review}'
       llmrs batch prompts.jsonl --dry-run
       jq -c '{prompt: .question, id}' faq.json | llmrs batch - | jq -r .text
     """
@@ -64,5 +68,6 @@ def command(
     options: dict[str, Any] = {**sampling.given(), "logprobs": logprobs}
     if n is not None:
         options["n"] = n
-    asked = Asked(job, model, options, system, return_token_ids)
+    held_to = None if schema is None else read_schema(schema)
+    asked = Asked(job, model, options, system, return_token_ids, held_to)
     return (dry_run if job.dry_run else run)(asked, Terminal.standard(quiet=quiet))

@@ -59,6 +59,8 @@ class Asked:
     """Of generation, as far as they were said."""
     system: str | None
     token_ids: bool
+    schema: dict[str, Any] | None = None
+    """What answers are held to, where a row does not say."""
 
     @property
     def source(self) -> Source:
@@ -76,6 +78,7 @@ class Asked:
             "model version": model_version(chosen),
             **{name.replace("_", "-"): _plain(value) for name, value in said.items()},
             "system": self.system,
+            "schema": self.schema,
             "return-token-ids": self.token_ids,
             "order": job.order,
             "format": job.format,
@@ -88,12 +91,14 @@ class Asked:
 
     def job_for(self, name: ModelName, seed: int) -> Job:
         """What holds for every row."""
+        from llmrs_cli.text.forms import schema_form
         from llmrs_cli.text.generate import GenerateOptions
 
         options = {"max_tokens": MAX_TOKENS, **self.options}
         options.pop("seed", None)
+        form = None if self.schema is None else schema_form(self.schema)
         writer = Writer(name.text, int(time.time()), self.token_ids, Form(self.job.output_format))
-        return Job(GenerateOptions(**options), seed, writer, self.system)
+        return Job(GenerateOptions(**options), seed, writer, self.system, form)
 
 
 def run(asked: Asked, terminal: Terminal) -> int:

@@ -6,40 +6,19 @@ are refused. No tokens, no model: what depends on those is checked where the req
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llmrs_cli.errors import RequestError
 from llmrs_cli.server.fields import read_fields
-from llmrs_cli.server.kinds import Kind, flag, plain_object, record, refuse, text
+from llmrs_cli.server.kinds import refuse
 from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPTS
-from llmrs_cli.text import grammar
+from llmrs_cli.text.forms import answer_form
 from llmrs_cli.text.generate import GenerateOptions
 
 TEMPLATE_ARGUMENTS = ("enable_thinking", "thinking", "date_string", "tools_in_user_message", "add_vision_id")
 """Variables of published templates that a client may set."""
-JSON_SCHEMA = record(
-    {"name": text(64, 1), "description": text(), "schema": plain_object(), "strict": flag()},
-    ("name", "schema"),
-)
-FORMS: Mapping[str, tuple[Kind, Callable[[Mapping[str, Any]], str]]] = {
-    "text": (record({"type": text()}), lambda form: ""),
-    "json_object": (record({"type": text()}), lambda form: grammar.json_object()),
-    "json_schema": (
-        record({"type": text(), "json_schema": JSON_SCHEMA}, ("json_schema",)),
-        lambda form: grammar.json_schema(form["json_schema"]["schema"]),
-    ),
-    "regex": (
-        record({"type": text(), "regex": text()}, ("regex",)),
-        lambda form: grammar.regex(form["regex"]),
-    ),
-    "grammar": (
-        record({"type": text(), "grammar": text()}, ("grammar",)),
-        lambda form: grammar.lark(form["grammar"]),
-    ),
-}
-"""response_format.type → what else it holds, and its grammar. A schema is kept to whether strict or not."""
 CONTEXTS = 4
 """Choices times tokens may fill so many contexts."""
 
@@ -200,7 +179,7 @@ def _options(given: Mapping[str, Any]) -> GenerateOptions:
         options["max_tokens"] = given["max_tokens"]
     return GenerateOptions(
         **options,
-        grammar=_grammar(given),
+        grammar=answer_form(given["response_format"]).grammar if "response_format" in given else "",
         include_stop=given.get("include_stop_str_in_output", False),
         specials=not given.get("skip_special_tokens", True),
     )
@@ -212,16 +191,6 @@ def _delivery(given: Mapping[str, Any]) -> Delivery:
         raise refuse("stream_options", "left out unless stream is true")
     usage = given.get("stream_options", {}).get("include_usage", False)
     return Delivery(stream, usage, given.get("return_token_ids", False))
-
-
-def _grammar(given: Mapping[str, Any]) -> str:
-    """The grammar of a response_format; "" for free text. RequestError for a form that is none of ours."""
-    form = given.get("response_format", {"type": "text"})
-    reader = FORMS.get(form["type"]) if isinstance(form.get("type"), str) else None
-    if reader is None:
-        raise refuse("response_format.type", f"one of {', '.join(FORMS)}")
-    kind, make = reader
-    return make(kind.read("response_format", form))
 
 
 def _tools(given: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:

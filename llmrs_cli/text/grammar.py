@@ -123,6 +123,14 @@ def refusal(message: str, param: str = FIELD) -> RequestError:
     return RequestError(message, code="invalid_grammar", param=param)
 
 
+def check(grammar: str, param: str = FIELD) -> None:
+    """RequestError if `grammar` cannot be followed to the letter, with whatever tokenizer."""
+    limits = llguidance.LLParserLimits(verbose_errors=False)
+    _, found = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
+    if found:
+        raise refusal(f"The form cannot be followed: {_shown(found[0])}", param)
+
+
 # -- forms ---------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,8 @@ from llmrs_cli.batch.fields import OPTIONS
 from llmrs_cli.batch.lines import Line, read_lines
 from llmrs_cli.batch.records import Ask, Row, RowReader, Shape
 from llmrs_cli.errors import RequestError
+from llmrs_cli.text.forms import AnswerForm
+from llmrs_cli.text.grammar import json_object, regex
 
 
 def read_all(*lines: str | bytes) -> list[Row]:
@@ -109,7 +111,9 @@ def test_a_flat_row_may_carry_columns_called_url_and_body() -> None:
         ({"logprobs": False}, {"logprobs": None}),
         ({"logprobs": 2}, {"logprobs": 2}),
         ({"ignore_eos": True, "n": 2, "seed": 7}, {"ignore_eos": True, "n": 2, "seed": 7}),
-        ({"response_format": {"type": "text"}, "stream": False}, {}),
+        ({"response_format": {"type": "text"}, "stream": False}, {"form": AnswerForm()}),
+        ({"response_format": {"type": "json_object"}}, {"form": AnswerForm(json_object(), is_json=True)}),
+        ({"response_format": {"type": "regex", "regex": "a"}}, {"form": AnswerForm(regex("a"))}),
     ],
 )
 def test_options_arrive_under_our_names(given: dict[str, Any], options: dict[str, Any]) -> None:
@@ -135,7 +139,9 @@ def test_options_arrive_under_our_names(given: dict[str, Any], options: dict[str
         ({"stop_token_ids": ["a"]}, "stop_token_ids"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"chat_template_kwargs": 3}, "chat_template_kwargs"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
         ({"stream": True}, "stream"),
         ({"tools": [{}]}, "tools"),
     ],
@@ -157,6 +163,7 @@ def test_an_option_of_the_wrong_kind_is_named(given: dict[str, Any], field: str)
         ("top-p", "top_p"),
         ("repeat_penalty", "repetition_penalty"),
         ("stop_token_id", "stop_token_ids"),
+        ("guided_json", "response_format"),
     ],
 )
 def test_a_key_that_resembles_an_option_is_an_error(typed: str, meant: str) -> None:

@@ -156,3 +156,31 @@ def test_plain_text_is_one_line_whatever_was_said() -> None:
     assert line.splitlines() == [line]
     assert writer.line(row(), TWO) == "a\tb"
     assert writer.line(row(), RequestError("Odd.")) == ""
+
+
+# -- answers that are held to JSON ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": [1, null]}', {"a": [1, None]}),
+        ('"good"', "good"),
+        ('{"a": ', None),
+        ("1e999", None),
+        ("9" * 5000, None),
+        ("[" * 100_000, None),
+        ('"\\ud800"', "\ud800"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_an_answer_in_json_stands_in_a_flat_line_as_its_value(text: str, value: Any) -> None:
+    answer = Answer([Choice(text, (5,), "stop")], prompt_tokens=1, is_json=True)
+    record = written(row(), answer)
+    assert (record["text"], record["json"]) == (text, value)
+    assert "json" not in written(row(Shape.CHAT), answer)
+
+
+def test_each_of_several_answers_in_json_has_its_value() -> None:
+    two = Answer([Choice("1", (1,), "stop"), Choice('"', (2,), "length")], prompt_tokens=1, is_json=True)
+    assert written(row(json="theirs"), two)["json"] == [1, None]

@@ -1,0 +1,97 @@
+"""What `response_format` may be: its grammar, and where one that is none of ours goes wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmrs_cli.errors import RequestError
+from llmrs_cli.text import grammar
+from llmrs_cli.text.forms import AnswerForm, answer_form, schema_form
+
+SCHEMA = {"enum": ["good", "bad"]}
+
+
+def named(**changes: Any) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, **changes}}
+
+
+@pytest.mark.parametrize(
+    ("value", "form"),
+    [
+        ({"type": "text"}, AnswerForm()),
+        ({"type": "json_object"}, AnswerForm(grammar.json_object(), is_json=True)),
+        (named(), AnswerForm(grammar.json_schema(SCHEMA), is_json=True)),
+        (named(strict=False, description="d"), AnswerForm(grammar.json_schema(SCHEMA), is_json=True)),
+        (named(strict=None), AnswerForm(grammar.json_schema(SCHEMA), is_json=True)),
+        ({"type": "regex", "regex": "a|b"}, AnswerForm(grammar.regex("a|b"))),
+        ({"type": "grammar", "grammar": 'start: "a"'}, AnswerForm(grammar.lark('start: "a"'))),
+    ],
+)
+def test_a_form_is_its_grammar(value: dict[str, Any], form: AnswerForm) -> None:
+    assert answer_form(value) == form
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [
+        (5, ""),
+        ({}, ".type"),
+        ({"type": "xml"}, ".type"),
+        ({"type": ["text"]}, ".type"),
+        ({"type": "text", "regex": "a"}, ".regex"),
+        ({"type": "regex"}, ".regex"),
+        ({"type": "regex", "regex": None}, ".regex"),
+        ({"type": "regex", "regex": 5}, ".regex"),
+        ({"type": "regex", "regex": ""}, ""),
+        ({"type": "json_schema"}, ".json_schema"),
+        ({"type": "json_schema", "json_schema": []}, ".json_schema"),
+        ({"type": "json_schema", "json_schema": {"name": "x"}}, ".json_schema.schema"),
+        ({"type": "json_schema", "json_schema": {"schema": {}}}, ".json_schema.name"),
+        (named(name=""), ".json_schema.name"),
+        (named(name="x" * 65), ".json_schema.name"),
+        (named(strict="yes"), ".json_schema.strict"),
+        (named(extra=1), ".json_schema.extra"),
+        (named(schema={"x": "y" * 70_000}), ""),
+    ],
+)
+def test_what_is_none_says_where(value: Any, where: str) -> None:
+    with pytest.raises(RequestError) as error:
+        answer_form(value)
+    assert error.value.param == f"response_format{where}"
+    assert len(error.value.message) < 200
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["type", "json_schema", "regex", "name", "x"]), inner)
+        ),
+        max_leaves=6,
+    )
+)
+def test_any_value_is_a_form_or_a_refusal(value: Any) -> None:
+    try:
+        assert isinstance(answer_form(value), AnswerForm)
+    except RequestError as error:
+        assert error.param is not None and error.param.startswith("response_format")
+
+
+def test_a_schema_of_a_flag_is_named_by_the_flag() -> None:
+    with pytest.raises(RequestError) as error:
+        schema_form({"x": "y" * 70_000}, "schema")
+    assert error.value.param == "schema"
+
+
+@pytest.mark.parametrize("schema", [{"not": {}}, {"type": "nothing"}, {"anyOf": []}, {"$ref": "#/nowhere"}])
+def test_what_cannot_be_kept_to_is_known_without_a_tokenizer(schema: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match="cannot be followed") as error:
+        grammar.check(grammar.json_schema(schema), "schema")
+    assert error.value.param == "schema"
+    grammar.check(grammar.json_schema(SCHEMA))
+    grammar.check(grammar.regex("a|b"))

@@ -19,9 +19,11 @@ DATA = Path(__file__).parent / "data"
 settings.register_profile("unhurried", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("unhurried")
 
+# A shell that starts us in the background or under nohup ignores signals for us, and so for what we test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell that starts us in the background ignores Ctrl-C for us, and so for the programs we test.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -52,6 +52,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine.api": ("engine",),
     "engine.loop": ("engine",),
     "engine.verify": ("engine",),
+    "engine.forced": ("engine",),
+    "engine.perplexity": ("engine",),
     "engine.model": ("engine.backends.base", "engine.backends.handles", "engine.arrays"),
     "engine.weights": (
         "engine.model.spec",

@@ -27,7 +27,7 @@ COMMANDS = (
     *("chat", "run", "sessions", "batch", "serve"),
     *("pull", "list", "show", "rm", "prune", "du"),
     *("alias", "default", "config"),
-    *("verify", "bench", "doctor", "completion", "help"),
+    *("eval", "verify", "bench", "doctor", "completion", "help"),
 )
 """Each is the object `command` in the module of its name under `llmrs_cli.cli`."""
 

@@ -16,16 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.arrays import StepArrays, StepBatch
-from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits
-from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
+from llmrs_cli.engine.backends.base import Backend, Hidden
 from llmrs_cli.engine.backends.registry import open_backend
-from llmrs_cli.engine.model.decoder import run_body, run_head
-from llmrs_cli.engine.model.spec import ModelSpec, from_config
-from llmrs_cli.engine.sampling import row_sampling
-from llmrs_cli.engine.types import SamplingParams
-from llmrs_cli.engine.weights.checkpoint import Checkpoint
-from llmrs_cli.engine.weights.load import load_model
+from llmrs_cli.engine.forced import ForcedReader, Loaded, load
+from llmrs_cli.engine.model.decoder import run_head
+from llmrs_cli.engine.model.spec import from_config
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import EngineFault
 
@@ -55,15 +50,6 @@ def bound_for(backend: str, dtype: str | None) -> Bound:
     """The bound of a backend on a model of `dtype` (as stored; bfloat16 if nobody says)."""
     activations = (dtype or "bfloat16") if backend == "cuda" else "float32"
     return BOUNDS[backend, "float16" if activations == "float32" and backend == "cuda" else activations]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model on a backend."""
-
-    backend: Backend
-    model: ModelWeights
-    spec: ModelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +121,7 @@ def first_difference(logits: Logits, answer: Sequence[int], margin: float) -> in
 
 def forced_logits(loaded: Loaded, ids: Sequence[int], first: int) -> Logits:
     """(len(ids) - first, V): what the model expects at each position from `first` on, in one pass."""
-    hidden, step = _pass(loaded, loaded.backend, ids)
+    hidden, step = ForcedReader(loaded, len(ids)).read(ids)
     logits = run_head(loaded.backend, loaded.model, hidden, step.scored_tokens[first - 1 :])
     return _to_host(logits)
 
@@ -145,26 +131,12 @@ def find_culprit(tested: Loaded, reference: Loaded, ids: Sequence[int], error: f
     if len(ids) < 2:
         return None
     ours, right = _Recorder(tested.backend), _Recorder(reference.backend)
-    _pass(tested, ours, ids)
-    _pass(reference, right, ids)
+    ForcedReader(tested, len(ids)).read(ids, ours)
+    ForcedReader(reference, len(ids)).read(ids, right)
     for (name, mine), (_, theirs) in zip(ours.seen, right.seen, strict=True):
         if not float(np.max(_relative(mine, theirs))) <= error:
             return name
     return None
-
-
-def _pass(loaded: Loaded, ops: Any, ids: Sequence[int]) -> tuple[Hidden, StepArrays]:
-    """One decoder pass over all but the last of `ids`, in one row of its own; `ops` may be a recorder."""
-    backend, spec = loaded.backend, loaded.spec
-    rows = backend.open_rows(RowLimits(rows=1, context=len(ids), vocab=spec.vocab))
-    blocks = -(-len(ids) // backend.block_size)
-    kv: Sequence[KvLayer] = backend.alloc_kv(spec.layers, blocks, spec.kv_heads, spec.head_dim)
-    rows.start(0, ids, row_sampling(SamplingParams(max_tokens=1), len(ids), 0))
-    rows.grant(0, 0, range(blocks))
-    count = np.array([len(ids) - 1], np.int32)
-    zero = np.zeros(1, np.int32)
-    step = rows.begin(StepBatch(zero, zero, count, np.zeros(1, np.bool_), scored=count))
-    return run_body(ops, loaded.model, kv, step), step
 
 
 class _Recorder:
@@ -257,8 +229,3 @@ def self_test(device: str) -> float:
             f"It computes wrongly: relative error {error:.1e}, at most {bound.error:.0e} is right."
         )
     return error
-
-
-def load(checkpoint: Checkpoint, backend: Backend) -> Loaded:
-    """`checkpoint` on `backend`, for a comparison."""
-    return Loaded(backend, load_model(checkpoint, backend), checkpoint.spec)

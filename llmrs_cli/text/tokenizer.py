@@ -64,6 +64,11 @@ class Tokenizer:
         """The end token of tokenizer_config.json."""
         return self.id_of(self.names["eos_token"]) if "eos_token" in self.names else None
 
+    @property
+    def prefix(self) -> tuple[int, ...]:
+        """What stands before a plain text, such as a BOS."""
+        return self._around[0]
+
     def id_of(self, text: str) -> int | None:
         """The id of a vocabulary entry or marker."""
         id: int | None = self._full.token_to_id(text)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from llmrs_cli.engine.backends.reference import ReferenceBackend
+from llmrs_cli.engine.forced import Loaded
 from llmrs_cli.engine.verify import (
     BOUNDS,
     Bound,
-    Loaded,
     bound_for,
     compare,
     find_culprit,

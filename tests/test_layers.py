@@ -76,6 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "server.remote": ("engine.limits", "engine.stats", "engine.types"),
     "server.wire": ("engine.limits", "engine.stats", "engine.types"),
     "server.run": ("text", "engine.weights.checkpoint"),
+    "library": ("cli", "text"),
     "cli": ("text", "hub", "engine", "config", "chat", "batch", "server", "kernels"),
 }
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from types import TracebackType
@@ -140,8 +140,7 @@ class EngineThread:
 
     def _serve(self, engine: Engine) -> None:
         while self._take_in(engine):
-            for event in engine.step():
-                self._deliver(engine, event)
+            self._deliver(engine, engine.step())
             if engine.fault is not None:
                 raise engine.fault
 
@@ -159,15 +158,23 @@ class EngineThread:
                 return False
             command(engine)
 
-    def _deliver(self, engine: Engine, event: TokenEvent) -> None:
+    def _deliver(self, engine: Engine, events: Sequence[TokenEvent]) -> None:
         with self._lock:
-            sink = self._sinks.get(event.request_id)
-            if event.finish is not None:
-                self._sinks.pop(event.request_id, None)
-        if sink is not None and not _call(sink, event):
+            sinks = [self._sink_of(event) for event in events]
+        failed: set[str] = set()
+        for event, sink in zip(events, sinks, strict=True):
+            if sink is None or event.request_id in failed or _call(sink, event):
+                continue
+            failed.add(event.request_id)
             with self._lock:
                 self._sinks.pop(event.request_id, None)
             engine.abort(event.request_id)
+
+    def _sink_of(self, event: TokenEvent) -> Sink | None:
+        """Who takes the event; nobody's sink any more after a last one."""
+        if event.finish is None:
+            return self._sinks.get(event.request_id)
+        return self._sinks.pop(event.request_id, None)
 
     def _tell_everybody(self, fault: EngineFault, finish: FinishReason) -> None:
         with self._lock:

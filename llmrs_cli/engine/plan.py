@@ -5,11 +5,14 @@ Plain Python only, no arrays: the scheduler makes a `StepPlan`, the runner turns
 
 A *row* is a slot of device-resident state (tokens, block table, sampling state) that a sequence holds
 while it runs. `starts` and `grants` are edits to rows, applied in order before the chunks are computed.
+
+What is made for every row in every step is a tuple: a frozen dataclass takes four times as long to make.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrs_cli.engine.types import SamplingParams, TokenLogprob
 
@@ -35,8 +38,7 @@ class BlockGrant:
     blocks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Tokens `start … start + count - 1` of a row, computed in this step.
 
     The last of them may be a token that an earlier, still running step samples: its id is only on the
@@ -69,8 +71,7 @@ class StepPlan:
         return sum(chunk.count for chunk in self.chunks)
 
 
-@dataclass(frozen=True, slots=True)
-class Sampled:
+class Sampled(NamedTuple):
     """The token drawn for one chunk with `samples`."""
 
     token: int

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -99,14 +100,36 @@ class Runner:
     def collect(self) -> StepResult:
         """Wait for the oldest launch."""
         flight = self._flights.popleft()
-        drawn, scored = self._read(flight.drawn), self._read(flight.scored)
-        sampled: list[Sampled | None] = []
-        scores: list[tuple[TokenLogprob, ...]] = []
-        for chunk, params in zip(flight.plan.chunks, flight.params, strict=True):
-            sampled.append(_sampled(next(drawn), params) if chunk.samples else None)
-            alternatives = params.prompt_logprobs or 0
-            scores.append(tuple(next(scored).logprob(alternatives) for _ in range(chunk.scored)))
-        return StepResult(tuple(sampled), tuple(scores) if flight.scored else ())
+        drawn = self._drawn(flight)
+        sampled = tuple(next(drawn) if chunk.samples else None for chunk in flight.plan.chunks)
+        return StepResult(sampled, self._scores(flight) if flight.scored else ())
+
+    def _drawn(self, flight: _Flight) -> Iterator[Sampled]:
+        """The tokens drawn, a row after the other."""
+        asked = (
+            params.logprobs
+            for chunk, params in zip(flight.plan.chunks, flight.params, strict=True)
+            if chunk.samples
+        )
+        for handle in flight.drawn:
+            draws = self._backend.fetch(handle)
+            rows = zip(draws.ids.tolist(), draws.failed.tolist(), strict=True)
+            # `asked` goes on where it stands: it comes last, so that no entry is lost at the end of a slice.
+            for index, ((token, failed), wanted) in enumerate(zip(rows, asked, strict=False)):
+                logprob = None if wanted is None or failed else _logprob(draws, index, wanted)
+                yield Sampled(token, logprob, failed)
+
+    def _scores(self, flight: _Flight) -> tuple[tuple[TokenLogprob, ...], ...]:
+        """Log-probabilities of prompt tokens, for each chunk."""
+        reports = (
+            (draws, index)
+            for draws in map(self._backend.fetch, flight.scored)
+            for index in range(len(draws.ids))
+        )
+        return tuple(
+            tuple(_logprob(*report, params.prompt_logprobs or 0) for report in islice(reports, chunk.scored))
+            for chunk, params in zip(flight.plan.chunks, flight.params, strict=True)
+        )
 
     def _edit_rows(self, plan: StepPlan) -> None:
         for start in plan.starts:
@@ -118,12 +141,18 @@ class Runner:
 
     def _draw(self, body: _Body, mask: Array | None) -> Iterator[Any]:
         """Handles of the tokens drawn, a slice of rows at a time."""
-        step = body.step
-        for part in _slices(len(step.sample_rows)):
-            tokens = step.sample_tokens[part]
-            logits = run_head(self._backend, self._model, body.hidden, tokens)
-            piece = replace(step, sample_tokens=tokens, sample_rows=step.sample_rows[part])
-            yield self._backend.sample(logits, self._rows, piece, None if mask is None else mask[part])
+        step, backend = body.step, self._backend
+        rows = len(step.sample_rows)
+        for part in _slices(rows):
+            tokens, piece = step.sample_tokens, step
+            if rows > HEAD_ROWS:
+                tokens = tokens[part]
+                piece = replace(step, sample_tokens=tokens, sample_rows=step.sample_rows[part])
+
+            def head(tokens: Array = tokens) -> Array:
+                return run_head(backend, self._model, body.hidden, tokens)
+
+            yield backend.draw(head, self._rows, piece, None if mask is None else mask[part])
 
     def _score(self, body: _Body) -> Iterator[Any]:
         """Handles of the scored prompt tokens, a slice at a time."""
@@ -133,41 +162,19 @@ class Runner:
             logits = run_head(self._backend, self._model, body.hidden, step.scored_tokens[part])
             yield self._backend.score(logits, step.scored_targets[part], most)
 
-    def _read(self, handles: tuple[Any, ...]) -> Iterator[_Report]:
-        """One report per row, over all handles."""
-        for handle in handles:
-            draws = self._backend.fetch(handle)
-            yield from (_Report(draws, index) for index in range(len(draws.ids)))
 
-
-@dataclass(frozen=True, slots=True)
-class _Report:
-    """One row of some `Draws`."""
-
-    draws: Draws
-    index: int
-
-    def logprob(self, alternatives: int) -> TokenLogprob:
-        """The token's log-probability with as many alternatives as asked for."""
-        draws, i = self.draws, self.index
-        top = zip(draws.top_ids[i, :alternatives], draws.top_logprobs[i, :alternatives], strict=True)
-        return TokenLogprob(
-            int(draws.ids[i]), float(draws.logprobs[i]), tuple((int(t), float(p)) for t, p in top)
-        )
-
-
-def _sampled(report: _Report, params: SamplingParams) -> Sampled:
-    failed = bool(report.draws.failed[report.index])
-    wanted = params.logprobs is not None and not failed
-    logprob = report.logprob(params.logprobs or 0) if wanted else None
-    return Sampled(int(report.draws.ids[report.index]), logprob, failed)
+def _logprob(draws: Draws, index: int, alternatives: int) -> TokenLogprob:
+    """A row's log-probability with as many alternatives as asked for."""
+    top = zip(draws.top_ids[index, :alternatives], draws.top_logprobs[index, :alternatives], strict=True)
+    return TokenLogprob(
+        int(draws.ids[index]), float(draws.logprobs[index]), tuple((int(t), float(p)) for t, p in top)
+    )
 
 
 def _batch(plan: StepPlan) -> StepBatch:
     """The plan's chunks as arrays."""
-    columns = [(c.row, c.start, c.count, c.samples, c.scored) for c in plan.chunks]
-    table = np.array(columns, np.int32).reshape(-1, 5)
-    rows, starts, counts, samples, scored = np.ascontiguousarray(table.T)
+    _, *columns = zip(*plan.chunks, strict=True)
+    rows, starts, counts, samples, scored = np.array(columns, np.int32)
     return StepBatch(rows, starts, counts, samples.astype(np.bool_), scored)
 
 

@@ -53,10 +53,6 @@ class _Draft:
     sequences: list[Sequence] = field(default_factory=list)
     """One per chunk."""
 
-    def compute(self, sequence: Sequence, count: int) -> None:
-        self.chunks.append(sequence.advance(count))
-        self.sequences.append(sequence)
-
 
 class Scheduler:
     """Life of a request: `add`, then `plan` and `commit` again and again; `cancel` at any time."""
@@ -119,14 +115,16 @@ class Scheduler:
 
     def _continue_decoding(self, draft: _Draft) -> None:
         """One token for each decoding row; one that finds no block stands still for this step."""
+        chunks, sequences = draft.chunks, draft.sequences
         for sequence in tuple(self._running):
-            if sequence.state is State.RUNNING and sequence.decoding and self._make_room(sequence, draft):
-                draft.compute(sequence, 1)
+            if sequence.state is not State.RUNNING or not sequence.decoding:
+                continue
+            if not sequence.needs_block or self._make_room(sequence, draft):
+                chunks.append(sequence.decode())
+                sequences.append(sequence)
 
     def _make_room(self, sequence: Sequence, draft: _Draft) -> bool:
-        """A slot for the next token, taken from the youngest if need be; False if that is itself."""
-        if not sequence.needs_block:
-            return True
+        """A block for the next token, taken from the youngest if need be; False if that is itself."""
         while (blocks := self.pool.claim((), 1)) is None:
             youngest = self._running[-1]
             if youngest is sequence:
@@ -171,22 +169,25 @@ class Scheduler:
 
     def _advance_prompts(self, draft: _Draft, budget: int) -> None:
         """Prompts, and what preempted sequences compute again, share the rest of the budget."""
+        if len(draft.chunks) == len(self._running):
+            return  # all of them decode
         # One that comes back with all but its last token cached looks like a decoding one.
         new = {start.row for start in draft.starts}
         prompts = [s for s in self._running if s.wanted and (s.row in new or not s.decoding)]
         shares = share_out([sequence.wanted for sequence in prompts], budget)
         for sequence, count in zip(prompts, shares, strict=True):
             if count:
-                draft.compute(sequence, count)
+                draft.chunks.append(sequence.advance(count))
+                draft.sequences.append(sequence)
+                # The launch of this plan will have filled them.
+                self._publish(sequence, min(sequence.prompt_length, sequence.computed))
 
     def _seal(self, draft: _Draft) -> StepPlan:
-        """Number the plan; publish the prompt blocks that its launch will have filled."""
+        """Number the plan."""
         if not draft.chunks:
             assert not draft.starts and not draft.grants
             return StepPlan(self._steps, (), (), ())
         self._steps += 1
-        for sequence in draft.sequences:
-            self._publish(sequence, min(sequence.prompt_length, sequence.computed))
         plan = StepPlan(self._steps, tuple(draft.starts), tuple(draft.grants), tuple(draft.chunks))
         self._flights.append((plan, draft.sequences))
         return plan
@@ -220,17 +221,17 @@ class Scheduler:
             return self._end(sequence, FinishReason.ERROR, NUMERIC_FAULT)
         first = len(sequence.tokens) == sequence.prompt_length
         finish = sequence.append(sampled.token)
-        if sequence.state is State.RUNNING:
+        if sequence.state is State.RUNNING and sequence.completed_block:
             self._publish(sequence, sequence.confirmed)
         if finish is not None:
             self._leave(sequence)
         return TokenEvent(
             sequence.request.id,
-            tokens=(sampled.token,),
-            logprobs=() if sampled.logprob is None else (sampled.logprob,),
-            prompt_logprobs=sequence.prompt_scores() if first else None,
-            cached_tokens=sequence.cached or 0,
-            finish=finish,
+            (sampled.token,),
+            () if sampled.logprob is None else (sampled.logprob,),
+            sequence.prompt_scores() if first else None,
+            sequence.cached or 0,
+            finish,
         )
 
     def _publish(self, sequence: Sequence, tokens: int) -> None:

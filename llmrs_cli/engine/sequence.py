@@ -97,7 +97,7 @@ class Sequence:
     def decoding(self) -> bool:
         """One token in, one token out: the prompt lies behind."""
         known = len(self.tokens) + self.drawing
-        return self.prompt_length < known < self.limit and known == self.computed + 1
+        return known == self.computed + 1 and self.prompt_length < known < self.limit
 
     @property
     def blocks_at_start(self) -> int:
@@ -143,6 +143,11 @@ class Sequence:
         self._keys_up_to(full)
         return [(self.blocks[i], self._keys[i + 1], self._keys[i]) for i in range(first, full)]
 
+    @property
+    def completed_block(self) -> bool:
+        """A block is full of confirmed tokens and not published yet."""
+        return self.confirmed // self.block_size > self.published
+
     def known_keys(self) -> list[Key]:
         """Keys of all blocks that it ever published or found published."""
         return self._keys[1:]
@@ -187,11 +192,20 @@ class Sequence:
         self.drawing += samples
         return Chunk(self.request.id, self.row, start, count, samples, scored)
 
+    def decode(self) -> Chunk:
+        """`advance(1)` of a sequence that is `decoding`, without asking again what that implies."""
+        start = self.computed
+        self.computed = start + 1
+        self.in_flight += 1
+        self.drawing += 1
+        return Chunk(self.request.id, self.row, start, 1, True)
+
     def land(self, chunk: Chunk, scores: Seq[TokenLogprob]) -> None:
         """The step of `chunk` has finished; its token, if it drew one, goes to `append`."""
         self.in_flight -= 1
         self.drawing -= chunk.samples
-        self.scores += scores
+        if scores:
+            self.scores += scores
         if self.state is State.RUNNING:
             self.confirmed = chunk.start + chunk.count
 

@@ -94,8 +94,6 @@ class Recorder:
         self._arrivals[request_id] = _Arrival(now, prompt_tokens)
 
     def launched(self, plan: StepPlan, now: float) -> None:
-        self._steps += 1
-        self._computed_tokens += plan.tokens
         if not self._arrivals:
             return
         for chunk in plan.chunks:
@@ -106,9 +104,12 @@ class Recorder:
                 self._queue_seconds += now - arrival.at
 
     def gave(self, events: Iterable[TokenEvent], now: float) -> None:
+        arrivals = self._arrivals
         for event in events:
             self._generated_tokens += len(event.tokens)
-            arrival = self._arrivals.pop(event.request_id, None) if event.tokens or event.finish else None
+            if event.finish is None and not arrivals:
+                continue
+            arrival = arrivals.pop(event.request_id, None) if event.tokens or event.finish else None
             if arrival is not None and event.tokens:
                 self._answered += 1
                 self._first_token_seconds += now - arrival.at
@@ -119,6 +120,8 @@ class Recorder:
 
     def stepped(self, timing: StepTiming) -> None:
         self._recent.append(timing)
+        self._steps += timing.tokens > 0
+        self._computed_tokens += timing.tokens
 
     def snapshot(
         self, *, running: int, waiting: int, blocks: int, blocks_used: int, preemptions: int

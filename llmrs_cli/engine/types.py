@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from llmrs_cli.errors import RequestError
 
@@ -132,9 +133,9 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenEvent:
-    """What one step produced for one request; the last one has a finish reason.
+class TokenEvent(NamedTuple):
+    """What one step produced for one request; the last one has a finish reason. A tuple, since it is made
+    for every row in every step.
 
     `tokens` may be empty (an abort, an error). The end token that finished the sequence is included.
     """

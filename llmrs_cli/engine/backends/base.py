@@ -246,6 +246,10 @@ class Backend(ABC):
         `mask`, if given, is (R, ceil(V/32)) uint32, bit set = allowed (grammars). Changes `rows`.
         """
 
+    def draw(self, head: Callable[[], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Any:
+        """`sample` from the logits that `head` computes; a backend with graphs may record both as one."""
+        return self.sample(head(), rows, step, mask)
+
     @abstractmethod
     def fetch(self, drawn: Any) -> Draws:
         """Wait for a `sample` or `score` handle and bring it to the host."""

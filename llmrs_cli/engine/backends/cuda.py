@@ -20,7 +20,8 @@ from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits, Rows, Siz
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear
 from llmrs_cli.engine.backends.cuda_memory import Arena
-from llmrs_cli.engine.backends.cuda_rows import PAGE, CudaRows, CudaStep
+from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
+from llmrs_cli.engine.backends.cuda_staging import PAGE
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels import attend_decode, attend_prefill
@@ -134,6 +135,11 @@ class CudaBackend(Backend):
         cp.get_default_memory_pool().free_all_blocks()
 
     # -- fused ops ------------------------------------------------------------------------------------
+
+    def embed(self, table: Linear, step: StepArrays) -> Hidden:
+        assert isinstance(step, CudaStep)
+        step.gather(self.device)
+        return super().embed(table, step)
 
     def norm_qkv_rope_store(
         self, hidden: Hidden, layer: LayerWeights, kv: KvLayer, rope: RopeTable, step: StepArrays
@@ -285,6 +291,18 @@ class CudaBackend(Backend):
         assert isinstance(rows, CudaRows)
         assert isinstance(step, CudaStep)
         return self._draws.sample(logits, rows.state, step, mask)
+
+    def draw(self, head: Callable[[], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Drawn:
+        assert isinstance(rows, CudaRows)
+        assert isinstance(step, CudaStep)
+        if mask is not None or step.reports >= 0:
+            return self._draws.sample(head(), rows.state, step, mask)
+
+        def run(memory: int) -> None:
+            key = "draw", step.key, step.sample_rows.size, memory, self._head_arena.generation
+            self.run(key, lambda: self._draws.launch(head(), rows.state, step, memory))
+
+        return self._draws.drawn(step.sample_rows.size, run)
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:
         return self._draws.score(logits, targets, alternatives)

@@ -6,6 +6,7 @@ are reused once they have been fetched.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,9 @@ from llmrs_cli.kernels import sample as sampler
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.logprobs import logprobs
 from llmrs_cli.kernels.sample import RowState, Scratch, sample
+
+LEAST_WORDS = 1 << 12
+"""Of a result's buffer: the same two or three serve all steps, so that few addresses are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,25 @@ class DrawPool:
             raw = logits
             logits = self.arena.take("scores", (rows, vocab), cp.float32)
             logits[:] = raw
-        device_mask = None if mask is None else cp.asarray(mask)
-        scratch = self._scratch(rows, vocab)
-        sample(
-            self.device, self.device.multiprocessors, logits, step.sample_rows, step.sample_tokens,
-            step.positions, state, scratch, device_mask, memory.ptr,
-        )  # fmt: skip
+        self.launch(logits, state, step, memory.ptr, None if mask is None else cp.asarray(mask))
         if step.reports >= 0:
             logprobs(self.device, raw, memory.ptr, 2, _parts(memory.ptr, rows, step.reports), step.reports)
         return Drawn(memory, _event(), rows, step.reports)
+
+    def drawn(self, rows: int, run: Callable[[int], None]) -> Drawn:
+        """What `run` will have drawn: it enqueues `launch` for `rows` rows at the address that it is given."""
+        memory = self._take(words(rows, -1))
+        run(memory.ptr)
+        return Drawn(memory, _event(), rows, -1)
+
+    def launch(
+        self, logits: Array, state: RowState, step: CudaStep, memory: int, mask: Array | None = None
+    ) -> None:
+        """Enqueue the sampler alone; tokens and flags go to the host address `memory`."""
+        sample(
+            self.device, self.device.multiprocessors, logits, step.sample_rows, step.sample_tokens,
+            step.positions, state, self._scratch(*logits.shape), mask, memory,
+        )  # fmt: skip
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:
         """Enqueue the log-softmax of (P, V) logits at `targets` (P,)."""
@@ -76,11 +90,10 @@ class DrawPool:
         rows, top = drawn.rows, max(drawn.alternatives, 0)
         found = np.frombuffer(drawn.memory, np.int32, words(rows, drawn.alternatives)).copy()
         self._free.append(drawn.memory)
-        pairs = found[: 2 * rows].reshape(rows, 2)
-        ids, failed = np.ascontiguousarray(pairs[:, 0]), pairs[:, 1] != 0
+        ids, failed = found[: 2 * rows : 2], found[1 : 2 * rows : 2] != 0
         if drawn.alternatives < 0:
-            nothing = np.zeros((rows, 0), np.int32)
-            return Draws(ids, failed, np.zeros(rows, np.float32), nothing, nothing.view(np.float32))
+            none = np.zeros((rows, 0), np.float32)
+            return Draws(ids, failed, np.zeros(rows, np.float32), none.view(np.int32), none)
         cuts = np.cumsum([2 * rows, rows, rows * top, rows * top, rows])
         _, at, top_ids, top_logprobs, invalid, _ = np.split(found, cuts)
         if drawn.targets is not None:
@@ -103,7 +116,7 @@ class DrawPool:
         for index, memory in enumerate(self._free):
             if memory.mem.size >= 4 * count:
                 return self._free.pop(index)
-        return cp.cuda.alloc_pinned_memory(4 * count)
+        return cp.cuda.alloc_pinned_memory(4 * max(count, LEAST_WORDS))
 
 
 def words(rows: int, alternatives: int) -> int:

@@ -69,7 +69,8 @@ class PinnedRing:
 
     def used(self, index: int) -> Any:
         """Record on the current stream that what was enqueued so far uses the buffer; the event."""
-        event = cp.cuda.Event(disable_timing=True)
+        event = self._events[index]
+        if event is None:
+            event = self._events[index] = cp.cuda.Event(disable_timing=True)
         event.record()
-        self._events[index] = event
         return event

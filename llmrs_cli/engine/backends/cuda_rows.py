@@ -18,33 +18,19 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.arrays import Ints, RowSampling, StepArrays, StepBatch
 from llmrs_cli.engine.backends.base import RowLimits, Rows
 from llmrs_cli.engine.backends.cuda_memory import Arena, PinnedRing
-from llmrs_cli.engine.backends.rows import expand
+from llmrs_cli.engine.backends.cuda_staging import PAGE, Staged, cuts, stage
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.attend_decode import chunk_pages
 from llmrs_cli.kernels.count_tokens import count_tokens
 from llmrs_cli.kernels.gather import gather
 from llmrs_cli.kernels.launch import Device, ceil_div
 from llmrs_cli.kernels.sample import MAX_BIASES, MAX_STOPS, STATE_WORDS, RowState
 from llmrs_cli.kernels.scatter import RUN_WORDS, scatter
 
-PAGE = 64
-PREFILL_QUERIES = 64
-"""Queries of one tile of prefill attention."""
-PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-"""Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 256."""
 RESERVED_WORDS = 1 << 16
 """Room for the arrays of a step, so that they rarely move."""
-NO_ROW = -1
-SECTIONS = (
-    "contexts", "table_rows", "query_start", "first_page", "first_tile", "positions", "token_rows",
-    "sample_tokens", "sample_rows", "scored_tokens",
-)  # fmt: skip
 RING_BYTES = 1 << 20
-
-
-def padded(tokens: int) -> int:
-    """The size that a step of `tokens` tokens runs at."""
-    return next((size for size in PADDED if size >= tokens), ceil_div(tokens, 256) * 256)
+KNOWN_STEPS = 1024
+"""Sizes of steps whose arrays are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +59,23 @@ class CudaStep(StepArrays):
     reports: int
     """Alternatives to report beside drawn tokens; -1: no log-probabilities"""
 
+    words: Any
+    """All index arrays of the step, as they were staged"""
+    token_rows: Any
+    """(T,) i32 row of each token, NO_ROW in the padding"""
+    pool: Any
+    """(rows, P) i32 tokens of every row"""
+
     @property
     def key(self) -> tuple[int, int, bool]:
         return self.ids.size, self.tiles, self.decodes
+
+    def gather(self, device: Device) -> None:
+        """Fill ids, slots and scored targets from the row state: the first launch of a body."""
+        gather(
+            device, self.pool, self.block_tables, self.token_rows, self.positions, self.ids, self.slots,
+            self.scored_tokens, self.scored_targets,
+        )  # fmt: skip
 
 
 class CudaRows(Rows):
@@ -104,7 +104,7 @@ class CudaRows(Rows):
         self._starts: dict[int, tuple[Ints, RowSampling]] = {}
         self._granted: dict[int, tuple[int, int]] = {}
         self._ring = PinnedRing(RING_BYTES)
-        self._cuts: dict[tuple[tuple[int, ...], int], dict[str, Any]] = {}
+        self._steps: dict[tuple[Any, ...], CudaStep] = {}
 
     # -- edits ------------------------------------------------------------------------------------------
 
@@ -145,90 +145,67 @@ class CudaRows(Rows):
 
     def begin(self, batch: StepBatch) -> CudaStep:
         self._stream.use()
-        words = self._host_words(batch)
-        sections = self._sections(tuple(part.size for part in words))
+        staged = stage(batch, self.limits.rows, self._shares)
+        sampled = batch.rows if staged.sizes.samples == len(batch.rows) else batch.rows[batch.samples]
+        step = self._step(staged, int(self._logprobs[sampled].max(initial=-1)))
         runs = list(self._edits())
         starts = self._counted()
         if starts.size:
             device_starts = self._arena.take("starts", starts.shape, np.int32)
             runs.append(Run(device_starts, starts.reshape(-1)))
-        runs.append(Run(sections["all"], np.concatenate(words)))
+        runs.append(Run(step.words, staged.words))
         self._send(runs)
         self._starts, self._granted = {}, {}
-        gather(
-            self._device, self.state.pool, self.tables, sections["token_rows"], sections["positions"],
-            sections["ids"], sections["slots"], sections["scored_tokens"], sections["targets"],
-        )  # fmt: skip
+        if staged.sizes.scored:
+            step.gather(self._device)
         if starts.size:
             count_tokens(self._device, device_starts, self.state.pool, self.state.counts)
-        first_page, first_tile = words[3], words[4]
-        tiles = int(first_tile[-1])
-        return CudaStep(
-            ids=sections["ids"],
-            positions=sections["positions"],
-            slots=sections["slots"],
-            query_start=sections["query_start"],
-            context_lens=sections["contexts"],
-            block_tables=self.tables,
-            sample_tokens=sections["sample_tokens"],
-            sample_rows=sections["sample_rows"],
-            scored_tokens=sections["scored_tokens"],
-            scored_targets=sections["targets"],
-            table_rows=sections["table_rows"],
-            first_page=sections["first_page"],
-            first_tile=sections["first_tile"],
-            tiles=1 << (tiles - 1).bit_length() if tiles else 0,
-            decodes=int(first_page[-2]) > 0,
-            reports=int(self._logprobs[batch.rows[batch.samples]].max(initial=-1)),
-        )
+        return step
 
-    def _host_words(self, batch: StepBatch) -> tuple[Ints, ...]:
-        """Index arrays of a step in the order of SECTIONS, padded."""
-        rows, counts = self.limits.rows, batch.counts
-        ends = np.cumsum(counts, dtype=np.int32)
-        first, total = ends - counts, int(ends[-1])
-        contexts = batch.starts + counts
-        decode = counts == 1
-        pages = np.where(decode, -(-contexts // PAGE), 0)
-        tiles = np.where(decode, 0, -(-counts // PREFILL_QUERIES))
-        positions, token_rows = np.zeros((2, padded(total)), np.int32)
-        positions[:total] = expand(batch.starts, counts)
-        token_rows[:total] = np.repeat(batch.rows, counts)
-        token_rows[total:] = NO_ROW
-        return (
-            _filled(contexts, rows),
-            _filled(batch.rows, rows),
-            _prefix(counts, rows),
-            np.append(_prefix(pages, rows), self._chunk(pages)),
-            _prefix(tiles, rows),
-            positions,
-            token_rows,
-            (ends - 1)[batch.samples],
-            batch.rows[batch.samples],
-            expand(first, batch.scored),
-        )
+    def _step(self, staged: Staged, reports: int) -> CudaStep:
+        """The arrays of a step: the same ones for equal sizes, as long as no buffer moves.
 
-    def _sections(self, sizes: tuple[int, ...]) -> dict[str, Any]:
-        """Step arrays by name: one stretch of device memory, cut as `sizes` say, and what is derived on it.
-
-        Equal sizes give equal addresses. Only the last three sizes vary at a given padded token count, and
-        no recorded launch reads what comes after the first of them.
+        Only what varies freely moves at a given padded token count, and no recorded body reads it.
         """
-        known = self._cuts.get((sizes, self._arena.generation))
-        if known is None:
-            whole = self._arena.take("step", (sum(sizes),), np.int32, reserve=RESERVED_WORDS)
-            ends = np.cumsum(sizes).tolist()
-            known = {
-                name: whole[end - size : end] for name, end, size in zip(SECTIONS, ends, sizes, strict=True)
-            }
-            known["all"] = whole
-            for name, size in (("ids", sizes[5]), ("slots", sizes[5]), ("targets", sizes[9])):
-                known[name] = self._arena.take(name, (size,), np.int32, reserve=RESERVED_WORDS)
-            self._cuts[sizes, self._arena.generation] = known
-        return known
+        key = staged.sizes, staged.tiles, staged.decodes, reports, self._arena.generation
+        step = self._steps.get(key)
+        if step is None:
+            if len(self._steps) >= KNOWN_STEPS:
+                self._steps.clear()
+            step = self._cut(staged, reports)
+            self._steps[*key[:-1], self._arena.generation] = step
+        return step
 
-    def _chunk(self, pages: Ints) -> Ints:
-        return np.array([chunk_pages(int(pages.sum()), int(pages.max()), self._shares)], np.int32)
+    def _cut(self, staged: Staged, reports: int) -> CudaStep:
+        sizes = staged.sizes
+        at, length = cuts(sizes)
+        whole = self._arena.take("step", (length,), np.int32, reserve=RESERVED_WORDS)
+        part = {name: whole[where] for name, where in at.items()}
+        ids, slots, targets = (
+            self._arena.take(name, (size,), np.int32, reserve=RESERVED_WORDS)
+            for name, size in (("ids", sizes.tokens), ("slots", sizes.tokens), ("targets", sizes.scored))
+        )
+        return CudaStep(
+            ids=ids,
+            positions=part["positions"],
+            slots=slots,
+            query_start=part["query_start"],
+            context_lens=part["contexts"],
+            block_tables=self.tables,
+            sample_tokens=part["sample_tokens"],
+            sample_rows=part["sample_rows"],
+            scored_tokens=part["scored_tokens"],
+            scored_targets=targets,
+            table_rows=part["table_rows"],
+            first_page=part["first_page"],
+            first_tile=part["first_tile"],
+            tiles=staged.tiles,
+            decodes=staged.decodes,
+            reports=reports,
+            words=whole,
+            token_rows=part["token_rows"],
+            pool=self.state.pool,
+        )
 
     def _send(self, runs: Sequence[Run]) -> None:
         """Enqueue the copy of all runs; they do not overlap, so their order is free."""
@@ -283,18 +260,3 @@ def sampling_words(sampling: RowSampling) -> Ints:
 def penalises(sampling: RowSampling) -> bool:
     """Whether the row's counts matter."""
     return bool(sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty)
-
-
-def _prefix(counts: Ints, rows: int) -> Ints:
-    """(rows + 1,) sums before each entry; entries that do not exist add nothing."""
-    sums = np.zeros(rows + 1, np.int32)
-    np.cumsum(counts, out=sums[1 : len(counts) + 1])
-    sums[len(counts) + 1 :] = sums[len(counts)]
-    return sums
-
-
-def _filled(values: Ints, rows: int) -> Ints:
-    """(rows,) the values, then zeros."""
-    filled = np.zeros(rows, np.int32)
-    filled[: len(values)] = values
-    return filled

@@ -1,0 +1,136 @@
+"""A step as one stretch of 32-bit words: the index arrays that kernels read, side by side, padded. NumPy only.
+
+    contexts  table_rows  query_start  first_page  first_tile  positions  token_rows  sample_tokens  sample_rows  scored
+    └──────────────── sizes of the engine's rows ───────────┘  └── padded(T) each ──┘ └─────── vary freely ───────┘
+
+What varies freely comes last, so that at one padded token count everything before it has one address, and a
+recorded graph finds it there. Where the words go and how they get there is `cuda_rows`' affair.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from llmrs_cli.engine.arrays import Ints, StepBatch
+from llmrs_cli.engine.backends.rows import expand
+from llmrs_cli.kernels.attend_decode import chunk_pages
+from llmrs_cli.kernels.launch import ceil_div
+
+PAGE = 64
+PREFILL_QUERIES = 64
+"""Queries of one tile of prefill attention."""
+NO_ROW = -1
+PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+"""Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 256."""
+
+
+def padded(tokens: int) -> int:
+    """The size that a step of `tokens` tokens runs at."""
+    return next((size for size in PADDED if size >= tokens), ceil_div(tokens, 256) * 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the length of every section follows from."""
+
+    rows: int
+    """Of the engine."""
+    tokens: int
+    """Padded."""
+    samples: int
+    scored: int
+
+
+Cuts = dict[str, slice]
+
+
+@lru_cache(maxsize=1024)
+def cuts(sizes: Sizes) -> tuple[Cuts, int]:
+    """Where each section lies, and the words of all."""
+    rows, tokens = sizes.rows, sizes.tokens
+    lengths = {
+        "contexts": rows,
+        "table_rows": rows,
+        "query_start": rows + 1,
+        "first_page": rows + 2,
+        "first_tile": rows + 1,
+        "positions": tokens,
+        "token_rows": tokens,
+        "sample_tokens": sizes.samples,
+        "sample_rows": sizes.samples,
+        "scored_tokens": sizes.scored,
+    }
+    found, end = {}, 0
+    for name, length in lengths.items():
+        found[name] = slice(end, end + length)
+        end += length
+    return found, end
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A step's words, and what a launch must know of them."""
+
+    sizes: Sizes
+    words: Ints
+    tiles: int
+    """Tiles of prefill attention to launch, a power of two, or 0."""
+    decodes: bool
+    """Some sequence has one query."""
+
+
+def stage(batch: StepBatch, rows: int, shares: int) -> Staged:
+    """The words of a step for an engine of `rows` rows; `shares`: blocks of decode attention a key head."""
+    counts, count = batch.counts, len(batch.counts)
+    ends = np.cumsum(counts, dtype=np.int32)
+    total = int(ends[-1])
+    samples, scored = int(np.count_nonzero(batch.samples)), int(batch.scored.sum())
+    sizes = Sizes(rows, padded(total), samples, scored)
+    at, length = cuts(sizes)
+    words = np.zeros(length, np.int32)
+
+    contexts = batch.starts + counts
+    words[at["contexts"]][:count] = contexts
+    words[at["table_rows"]][:count] = batch.rows
+    _prefix(words[at["query_start"]], ends)
+    one_each = total == count
+    decode = None if one_each else counts == 1
+    pages = _decode_pages(contexts, decode)
+    first_page = words[at["first_page"]]
+    _prefix(first_page[:-1], np.cumsum(pages, dtype=np.int32))
+    first_page[-1] = chunk_pages(int(first_page[-2]), int(pages.max()), shares)
+    tiles = 0
+    if decode is not None:
+        tile_ends = np.cumsum(np.where(decode, 0, (counts + (PREFILL_QUERIES - 1)) // PREFILL_QUERIES))
+        _prefix(words[at["first_tile"]], tile_ends)
+        tiles = int(tile_ends[-1])
+
+    words[at["positions"]][:total] = batch.starts if one_each else expand(batch.starts, counts)
+    token_rows = words[at["token_rows"]]
+    token_rows[:total] = batch.rows if one_each else np.repeat(batch.rows, counts)
+    token_rows[total:] = NO_ROW
+    drawn = slice(None) if samples == count else batch.samples
+    words[at["sample_tokens"]] = ends[drawn] - 1
+    words[at["sample_rows"]] = batch.rows[drawn]
+    if scored:
+        words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
+    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]))
+
+
+def _decode_pages(contexts: Ints, decode: Ints | None) -> Ints:
+    """Pages of each sequence that has one query, 0 for the others; None: all have one."""
+    pages: Ints = (contexts + (PAGE - 1)) // PAGE
+    return pages if decode is None else pages * decode
+
+
+def _prefix(target: Ints, ends: Ints) -> None:
+    """target[i]: the sum before entry i, given the sums after each; entries that do not exist add nothing."""
+    target[1 : len(ends) + 1] = ends
+    target[len(ends) + 1 :] = ends[-1]
+
+
+def _power_of_two(tiles: int) -> int:
+    return 1 << (tiles - 1).bit_length() if tiles else 0

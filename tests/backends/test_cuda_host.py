@@ -1,0 +1,164 @@
+"""The host side of the CUDA backend, on a GPU that only pretends: staging, row edits, draws, running behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llmrs_cli.engine.api import Engine, open_engine
+from llmrs_cli.engine.backends.base import RowLimits
+from llmrs_cli.engine.backends.cuda_staging import PREFILL_QUERIES, Sizes, cuts, padded, stage
+from llmrs_cli.engine.backends.rows import HostRows
+from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
+from llmrs_cli.engine.weights.random import random_checkpoint
+from tests.helpers.fake_cuda import cuda_backend, drawn
+from tests.helpers.steps import batch, greedy
+from tests.helpers.tiny_model import TinyModel, write_tiny
+
+SECTIONS = tuple(cuts(Sizes(1, 1, 1, 1))[0])
+Step = list[tuple[int, int, int, bool, int]]
+
+
+@pytest.fixture
+def backend() -> Iterator[Any]:
+    with cuda_backend() as opened:
+        yield opened
+
+
+@st.composite
+def steps(draw: st.DrawFn) -> Step:
+    """Up to 6 chunks of different rows: (row, start, count, samples, scored)."""
+    rows = draw(st.lists(st.integers(0, 7), min_size=1, max_size=6, unique=True))
+    chunks = []
+    for row in rows:
+        count = draw(st.one_of(st.just(1), st.integers(1, 90)))
+        scored = draw(st.sampled_from([0, count]))
+        chunks.append((row, draw(st.integers(0, 100)), count, draw(st.booleans()), scored))
+    return chunks
+
+
+@given(steps(), st.integers(1, 300))
+def test_every_section_says_what_the_chunks_say(chunks: Step, shares: int) -> None:
+    made = stage(batch(*chunks), 8, shares)
+    at, length = cuts(made.sizes)
+    assert len(made.words) == length
+    part = {name: made.words[at[name]].tolist() for name in SECTIONS}
+    count, total = len(chunks), sum(chunk[2] for chunk in chunks)
+    assert made.sizes.tokens == padded(total) >= total
+    assert part["contexts"][:count] == [start + n for _, start, n, *_ in chunks]
+    assert part["contexts"][count:] == [0] * (8 - count)
+    ends = np.cumsum([0, *(chunk[2] for chunk in chunks)]).tolist()
+    assert part["query_start"] == ends + [total] * (8 - count)
+    tokens = [(row, position) for row, start, n, *_ in chunks for position in range(start, start + n)]
+    padding = made.sizes.tokens - total
+    assert part["token_rows"] == [row for row, _ in tokens] + [-1] * padding
+    assert part["positions"] == [position for _, position in tokens] + [0] * padding
+    pages = [-(-(start + 1) // 64) if n == 1 else 0 for _, start, n, *_ in chunks]
+    assert part["first_page"][: count + 1] == np.cumsum([0, *pages]).tolist()
+    assert made.decodes == any(pages)
+    tiles = [0 if n == 1 else -(-n // PREFILL_QUERIES) for _, _, n, *_ in chunks]
+    assert part["first_tile"][: count + 1] == np.cumsum([0, *tiles]).tolist()
+    assert made.tiles >= sum(tiles) and made.tiles.bit_count() == (sum(tiles) > 0)
+    drawing = [i for i, chunk in enumerate(chunks) if chunk[3]]
+    assert part["sample_tokens"] == [ends[i + 1] - 1 for i in drawing]
+    assert part["sample_rows"] == [chunks[i][0] for i in drawing]
+    scored = [ends[i] + j for i, chunk in enumerate(chunks) for j in range(chunk[4])]
+    assert part["scored_tokens"] == scored
+
+
+def test_what_a_recording_reads_stands_at_one_address_for_one_padded_size() -> None:
+    few, many = cuts(Sizes(8, 64, 1, 0))[0], cuts(Sizes(8, 64, 60, 9))[0]
+    assert [few[name] for name in SECTIONS[:8] if name != "sample_tokens"] == [
+        many[name] for name in SECTIONS[:8] if name != "sample_tokens"
+    ]
+
+
+def test_staged_arrays_are_those_of_the_host(backend: Any) -> None:
+    rng = np.random.default_rng(3)
+    limits = RowLimits(6, 300, 100)
+    host, gpu = HostRows(limits, backend.block_size), backend.open_rows(limits)
+    for row in (4, 0, 2, 5):
+        known = rng.integers(0, 100, int(rng.integers(200, 300))).tolist()
+        for rows in (host, gpu):
+            rows.start(row, known, greedy())
+            rows.grant(row, 0, [row * 5 + i for i in range(3)])
+            rows.grant(row, 3, [row * 5 + i for i in (3, 4)])
+    for chunks in (
+        [(4, 0, 150, False, 20), (0, 7, 1, True)],
+        [(2, 63, 3, True), (4, 150, 1, True), (5, 0, 2, False)],
+    ):
+        wanted, found = host.begin(batch(*chunks)), gpu.begin(batch(*chunks))
+        found.gather(backend.device)
+        count = len(wanted.ids)
+        for name in ("ids", "positions", "slots"):
+            assert getattr(found, name)[:count].tolist() == getattr(wanted, name).tolist(), name
+        assert (found.slots[count:] == -1).all()
+        for name in ("sample_tokens", "sample_rows", "scored_tokens", "scored_targets"):
+            assert getattr(found, name).tolist() == getattr(wanted, name).tolist(), name
+
+
+def test_equal_sizes_share_their_arrays_until_a_buffer_moves(backend: Any) -> None:
+    rows = backend.open_rows(RowLimits(4, 300, 100))
+    for row in range(4):
+        rows.start(row, range(200), greedy())
+    one = batch((0, 5, 1, True), (1, 9, 1, True))
+    first = rows.begin(one)
+    assert rows.begin(batch((2, 7, 1, True), (3, 1, 1, True))) is first
+    assert rows.begin(batch((2, 7, 1, True))) is not first
+    backend._arena.take("ids", (1 << 17,), np.int32)
+    assert rows.begin(one) is not first
+
+
+def open_random(backend: Any, tmp_path: Any, **wishes: Any) -> Engine:
+    folder = write_tiny(tmp_path, TinyModel(vocab=320))
+    return open_engine(random_checkpoint(folder), backend, **wishes)
+
+
+def test_an_engine_one_step_ahead_gives_every_token_once(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=4, memory=1 << 30)
+    assert engine.lookahead == 1
+    lengths = {f"r{i}": (3 + 20 * i, 1 + 7 * i) for i in range(9)}
+    for name, (prompt, answer) in lengths.items():
+        params = SamplingParams(max_tokens=answer, ignore_eos=True)
+        engine.submit(Request(name, tuple(range(prompt)), params))
+    found: dict[str, list[int]] = {name: [] for name in lengths}
+    while engine.has_work:
+        for event in engine.step():
+            found[event.request_id] += event.tokens
+            assert event.finish in (None, FinishReason.LENGTH)
+    engine.check()
+    engine.close()
+    for name, (prompt, answer) in lengths.items():
+        follows = [{drawn(row, prompt - 1 + i) for row in range(4)} for i in range(answer)]
+        assert len(found[name]) == answer
+        assert all(token in may for token, may in zip(found[name], follows, strict=True))
+
+
+def test_decoding_replays_recordings_and_launches_little_else(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=4, memory=1 << 30)
+    for i in range(4):
+        engine.submit(Request(f"r{i}", (1, 2, 3), SamplingParams(max_tokens=100, ignore_eos=True)))
+    for _ in range(20):
+        engine.step()
+    backend.device.launched.clear()
+    for _ in range(10):
+        engine.step()
+    assert dict(backend.device.launched) == {"scatter": 10}
+    engine.close()
+
+
+def test_log_probabilities_and_masks_are_drawn_without_a_recording(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=2, memory=1 << 30)
+    params = SamplingParams(max_tokens=20, ignore_eos=True, logprobs=2, prompt_logprobs=1)
+    engine.submit(Request("r", (1, 2, 3), params))
+    reported = 0
+    while engine.has_work:
+        reported += sum(len(event.logprobs) for event in engine.step())
+    assert reported == 20
+    assert backend.device.launched["sample"] == 20
+    engine.close()

@@ -25,14 +25,13 @@ Input of `llmrs batch` (--format). JSON lines, told apart by their keys:
 Beside them may stand "id" or "custom_id" and the options temperature, top_p, top_k, min_p,
 repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, max_tokens, min_tokens,
 stop, stop_token_ids, ignore_eos, n, logprobs, top_logprobs, chat_template_kwargs and response_format.
-Other keys are copied to the output; one that resembles an option is an error. An id that was used before
-is one too. A line holds at most 16 MiB. stdin and named pipes can be read only once: --dry-run, and the look
-at what is done already before a model is loaded, need a file.
+Other keys are copied to the output; one that resembles an option is an error. An id that was used
+before is one too.
 
-response_format is OpenAI's: {"type": "json_schema", "json_schema": {"name", "schema"}}, json_object, and
-besides {"type": "regex", "regex": "yes|no"} and {"type": "grammar", "grammar": ...} in Lark's notation.
---schema FILE holds every row to a schema that does not name a form of its own. A form that cannot be kept
-to the letter is refused; an answer that is cut at max_tokens is given as it is.
+response_format is OpenAI's ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": ...,
+"schema": ...}}), and besides {"type": "regex", "regex": "yes|no"} and {"type": "grammar", "grammar": ...}
+in Lark's notation. --schema FILE holds every row to a schema that names no form of its own. A form that
+cannot be kept to the letter is refused; an answer that is cut at max_tokens is given as it is.
 
   text       one prompt a line; its line number is its id. For .txt and for anything whose name does
              not say and that begins with neither { nor [.
@@ -42,13 +41,14 @@ to the letter is refused; an answer that is cut at max_tokens is given as it is.
              and hold lines; TSV has no quoting. A template also works on JSON lines.
 
 gzip and zstd are known by their first bytes; an output is compressed if its name ends in .gz or .zst.
-(zstd needs the package backports.zstd.)
+(zstd needs the package backports.zstd.) A line holds at most 16 MiB. stdin and named pipes can be read
+only once, so --dry-run needs a file, and a resume begins without a look at the rows.
 
 Output (--output-format): one line a row, in input order, or with --order done as rows finish.
 
   flat       {"index": 0, "id": 7, "text": "...", "finish_reason": "stop", "usage": {...}, "error": null}
-             with "texts" and "finish_reasons" where n > 1, "token_ids" with --return-token-ids, and where
-             an answer is held to JSON its value in "json" (null if it was cut).
+             with "texts" and "finish_reasons" where n > 1, "token_ids" with --return-token-ids, and
+             "json", the value of an answer that is held to JSON (null if it was cut).
              A row that failed has "text": null and "error": {"code", "message", "param", "line"}.
   openai     as OpenAI's batch API answers, with the error at the top level as well
   text       the answer alone; \\n, \\r, \\t and \\\\ stand for what would break the line. A row that

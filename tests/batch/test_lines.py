@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -51,3 +53,25 @@ def test_every_line_that_is_not_blank_comes_out_once(rows: list[bytes]) -> None:
         for i, row in enumerate(rows, 1)
         if (row.removeprefix(b"\xef\xbb\xbf") if i == 1 else row).strip(b" \t\r")
     ]
+
+
+def test_a_line_without_an_end_takes_no_more_memory_than_the_limit() -> None:
+    class Endless(io.RawIOBase):
+        left = 64 * 2**20
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            count = min(len(buffer), self.left)
+            buffer[:count] = bytes(count)
+            self.left -= count
+            return count
+
+    tracemalloc.start()
+    try:
+        assert list(read_lines(io.BufferedReader(Endless()), 2**20)) == [Line(1, None)]
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 6 * 2**20, "the line, its pieces while they are joined, and a piece that is dropped"

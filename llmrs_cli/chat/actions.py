@@ -219,7 +219,7 @@ def _history(talk: Talk, argument: str) -> None:
 
 def _stats(talk: Talk, argument: str) -> None:
     last = talk.session.last
-    talk.screen.say(last.figures.line(talk.session.context) if last else "Nothing was said yet.")
+    talk.screen.say(talk.line(last.figures) if last else "Nothing was said yet.")
 
 
 _SWITCHES: Mapping[str, Action] = {

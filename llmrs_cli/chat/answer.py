@@ -59,11 +59,18 @@ class Figures:
         seconds = self.total - self.first
         return (self.tokens - 1) / seconds if self.tokens > 1 and seconds > 0 else None
 
-    def line(self, context: int) -> str:
-        """The figures in one line; `context` is the length that prompt and answer may fill."""
+    @property
+    def mean_length(self) -> float:
+        """Tokens that stood before one of the answer, on average."""
+        return self.prompt_tokens + self.tokens / 2
+
+    def line(self, context: int, share: float | None = None) -> str:
+        """The figures in one line; `context` is the length that prompt and answer may fill, `share` that of
+        the memory's bandwidth, which bounds the speed of one answer."""
         parts = [f"{self.tokens} tokens"]
         if self.rate is not None:
-            parts.append(f"{self.rate:.1f} tok/s")
+            ceiling = "" if share is None else f" ({100 * share:.0f}% of what memory allows)"
+            parts.append(f"{self.rate:.1f} tok/s{ceiling}")
         parts.append(f"first after {self.first:.2f} s")
         if self.cached:
             parts.append(f"{self.cached} of {self.prompt_tokens} prompt tokens reused")

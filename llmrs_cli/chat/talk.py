@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from llmrs_cli.chat.answer import Shown
+from llmrs_cli.chat.answer import Figures, Shown
 from llmrs_cli.chat.attach import Attachments
 from llmrs_cli.chat.desk import Desk
 from llmrs_cli.chat.screen import Screen
@@ -28,6 +28,8 @@ class Talk:
     """Of the saved session; None: nothing is saved."""
     attached: Attachments = field(default_factory=Attachments)
     show_stats: bool = True
+    bandwidth: float | None = None
+    """Bytes a second of the memory that the model is read from; None: not measured."""
 
     def finish(self, shown: Shown) -> None:
         """After an answer: say how it ended, show its figures, save."""
@@ -38,8 +40,19 @@ class Talk:
             reason = f"the context of {self.session.context} tokens is full" if full else "the token limit"
             self.screen.warn(f"The answer was cut: {reason}. /continue goes on.")
         if self.show_stats:
-            self.screen.stats(shown.figures.line(self.session.context))
+            self.screen.stats(self.line(shown.figures))
         self.save()
+
+    def line(self, figures: Figures) -> str:
+        """The figures of an answer in one line."""
+        return figures.line(self.session.context, self.share(figures))
+
+    def share(self, figures: Figures) -> float | None:
+        """Bytes read for the answer's tokens over what the memory can give in that time; None: not known."""
+        read = self.session.engine.bytes_per_token(figures.mean_length)
+        if figures.rate is None or self.bandwidth is None or not read:
+            return None
+        return figures.rate * read / self.bandwidth
 
     def save(self) -> None:
         """Write the session; a disk that does not take it is told once, and the conversation goes on."""

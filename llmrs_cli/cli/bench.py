@@ -6,7 +6,6 @@ llmrs bench MODEL [--batch 1,8,32]
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterator
 from contextlib import closing
@@ -192,17 +191,17 @@ def _measure(
 ) -> Report:
     import numpy as np
 
-    from llmrs_cli.cli.measure import Load, device_bandwidth, host_bandwidth, measure
+    from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
+    from llmrs_cli.cli.measure import Load, bandwidth_of, measure
     from llmrs_cli.engine import open_engine
-    from llmrs_cli.engine.backends.registry import open_backend, parse_device
+    from llmrs_cli.engine.backends.registry import open_backend
 
-    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    weights = bytes_a_step(checkpoint)
+    weights = checkpoint.bytes_a_step
     draw = np.random.default_rng(0)
     rows = []
     with terminal.working("Measuring memory") as status:
-        kind, index = parse_device(device)
-        bandwidth = device_bandwidth(index) if kind == "cuda" else host_bandwidth(threads)
+        bandwidth = bandwidth_of(device)
+        remember_bandwidth(device, bandwidth)
         status.say(f"Loading {name}")
         engine = open_engine(
             checkpoint,
@@ -226,19 +225,11 @@ def _measure(
         plan.prompt,
         plan.answer,
         plan.repeats,
-        threads,
+        threads(),
         platform.platform(),
         __version__,
         rows,
     )
-
-
-def bytes_a_step(checkpoint: Checkpoint) -> int:
-    """Bytes of weights that a decode step reads: all, but of an untied embedding only a row."""
-    from llmrs_cli.engine.model.names import EMBEDDING
-
-    total = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
-    return total if checkpoint.spec.tied_head else total - checkpoint.parameters[EMBEDDING].nbytes
 
 
 def describe(report: Report) -> Iterator[str]:

@@ -1,24 +1,26 @@
 """What this machine offers to llmrs, what is missing, and what to type to get it.
 
-llmrs doctor [--json]
+llmrs doctor [--json] [--aliases]
 """
 
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
 
 from llmrs_cli import __version__
+from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import EngineFault, LlmrsError
 
 if TYPE_CHECKING:
+    from llmrs_cli.cli.alias_check import AliasReport
     from llmrs_cli.engine.backends.registry import BackendInfo
     from llmrs_cli.hub.access import HubAccess
 
@@ -34,6 +36,19 @@ class BackendReport:
     ok: bool | None = None
     """Whether it computes what the reference does; None if it was not tried."""
     hint: str | None = None
+    notice: str | None = None
+    """What else there is to know about it."""
+    bandwidth: float | None = None
+    """Bytes a second that a plain loop moves in its memory; None: not measured."""
+    achieved: float | None = None
+    """Bytes a second that it reads while it draws one answer."""
+
+
+OPTIONAL = {
+    "uvicorn": "llmrs serve needs a few packages more: pip install '.[serve]' in the checkout of llmrs.",
+    "backports.zstd": "zstd files of llmrs batch need one package more: pip install backports.zstd",
+}
+"""Module of a part that can be left out → what to type to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,27 +66,37 @@ class Report:
     hub: str
     """Empty if it can be reached, else why not."""
     hub_endpoint: str
+    hub_token: bool
+    """Whether there is a token for gated and private models."""
     default_model: str
     default_model_here: bool
     advice: list[str] = field(default_factory=list)
+    aliases: list[AliasReport] = field(default_factory=list)
+    """Short names that were compared with the Hub."""
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--offline", is_flag=True, help="Do not ask whether the Hub can be reached.")
-def command(as_json: bool, offline: bool) -> None:
+@click.option("--aliases", is_flag=True, help="Compare every short name with the Hub.")
+def command(as_json: bool, offline: bool, aliases: bool) -> None:
     """Report what was found here, and what is missing.
 
-    Every backend that can run computes a small random model and is compared with the reference. The status
-    is 0 without a GPU and without a network; it is 8 if a backend that can run computes wrongly.
+    Every backend that can run computes a small random model and is compared with the reference, then a
+    larger one, to see how much of the memory's speed it reaches; a conversation shows its own share from then
+    on. The status is 0 without a GPU and without a network; it is 8 if a backend that can run computes
+    wrongly, and with --aliases 1 if a short name is not what it should be.
 
     \b
       llmrs doctor
       llmrs doctor --json | jq .backends
     """
     terminal = Terminal.standard()
-    with terminal.working("Looking around"):
+    with terminal.working("Looking around") as status:
         report = examine(offline=offline)
+        if aliases:
+            status.say("Asking the Hub for every short name")
+            report.aliases.extend(_aliases(offline))
     if as_json:
         terminal.data(json.dumps(asdict(report)))
     else:
@@ -82,6 +107,9 @@ def command(as_json: bool, offline: bool) -> None:
         raise EngineFault(
             f"The self-test failed on {', '.join(wrong)}.", hint="Use another --device, and report it."
         )
+    stale = [alias.name for alias in report.aliases if alias.ok is False]
+    if stale:
+        raise LlmrsError(f"Not what they should be: {', '.join(stale)}.", hint="Report it.")
 
 
 def examine(*, offline: bool) -> Report:
@@ -100,12 +128,13 @@ def examine(*, offline: bool) -> Report:
         llmrs=__version__,
         python=platform.python_version(),
         platform=platform.platform(),
-        threads=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        threads=threads(),
         memory_available=available_bytes(),
         backends=backends,
         directories={name: str(path) for name, path in asdict(directories()).items()},
         hub=why_unreachable(access),
         hub_endpoint=access.endpoint,
+        hub_token=_has_token(),
         default_model=settings.model.value or BUILT_IN,
         default_model_here=here,
     )
@@ -117,13 +146,51 @@ def examine_backend(info: BackendInfo) -> BackendReport:
     """Whether a backend can run and, if so, whether it is right."""
     if not info.usable:
         return BackendReport(info.name, False, info.reason or "", hint=info.hint)
+    from llmrs_cli.engine.backends.registry import notice_of
     from llmrs_cli.engine.verify import self_test
 
     try:
         error = self_test(info.name)
     except LlmrsError as failure:
         return BackendReport(info.name, True, failure.message, ok=False)
-    return BackendReport(info.name, True, f"self-test: relative error {error:.1e}", ok=True)
+    detail = f"self-test: relative error {error:.1e}"
+    if info.name == "reference":  # slow by design
+        return BackendReport(info.name, True, detail, ok=True)
+    try:
+        bandwidth, achieved = _speeds(info.name)
+    except (LlmrsError, MemoryError):  # no room for the larger model
+        return BackendReport(
+            info.name, True, f"{detail}; speed not measured", True, notice=notice_of(info.name)
+        )
+    detail += f"; reads {achieved / 1e9:.1f} of {bandwidth / 1e9:.1f} GB/s ({achieved / bandwidth:.0%})"
+    return BackendReport(info.name, True, detail, True, None, notice_of(info.name), bandwidth, achieved)
+
+
+def _speeds(device: str) -> tuple[float, float]:
+    """Bytes a second: of a plain loop, which is remembered, and of the backend."""
+    from llmrs_cli.cli.measure import achieved, bandwidth_of
+
+    bandwidth = bandwidth_of(device)
+    remember_bandwidth(device, bandwidth)
+    return bandwidth, achieved(device)
+
+
+def _aliases(offline: bool) -> list[AliasReport]:
+    from llmrs_cli.cli.alias_check import check_aliases
+    from llmrs_cli.config import load_settings
+    from llmrs_cli.hub.access import HubAccess
+
+    settings = load_settings({"offline": offline or None})
+    return check_aliases(HubAccess.from_environment(offline=settings.offline.value))
+
+
+def _has_token() -> bool:
+    from llmrs_cli.hub.library import has_token
+
+    try:
+        return has_token()
+    except LlmrsError:  # what is there is no token
+        return False
 
 
 def why_unreachable(access: HubAccess) -> str:
@@ -151,8 +218,16 @@ def _advice(report: Report) -> Iterator[str]:
     for backend in report.backends:
         if backend.hint is not None:
             yield backend.hint
+    yield from (text for module, text in OPTIONAL.items() if not _is_installed(module))
     if not report.default_model_here and report.hub:
         yield "The built-in model is fetched on first use: that needs the network once."
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package
+        return False
 
 
 def describe(report: Report) -> Iterator[str]:
@@ -163,11 +238,19 @@ def describe(report: Report) -> Iterator[str]:
     for backend in report.backends:
         mark = "no" if not backend.usable else "ok" if backend.ok else "WRONG"
         yield f"  {backend.name:<10}{mark:<6}{backend.detail}"
-    yield f"Hub         {report.hub_endpoint}: {report.hub or 'answers'}"
+        if backend.notice is not None:
+            yield f"  {'':<16}{backend.notice}"
+    token = "with a token" if report.hub_token else "without a token, so no gated or private models"
+    yield f"Hub         {report.hub_endpoint}: {report.hub or f'answers; {token}'}"
     here = "is on this machine" if report.default_model_here else "is not on this machine yet"
     yield f"Built-in    {report.default_model} {here}"
     yield "Folders"
     for name, path in report.directories.items():
         yield f"  {name:<12}{path}"
+    if report.aliases:
+        yield "Short names"
+    for alias in report.aliases:
+        mark = "?" if alias.ok is None else "ok" if alias.ok else "WRONG"
+        yield f"  {alias.name:<18}{mark:<6}{alias.repo}: {alias.detail}"
     for line in report.advice:
         yield f"To do       {line}"

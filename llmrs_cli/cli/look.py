@@ -51,7 +51,7 @@ class Look:
     path: Path | None = None
     commit: str | None = None
     licence: str | None = None
-    """As the file says."""
+    """As the file or the repository states it."""
     chat: bool | None = None
     """Whether there is a chat template; None: not known."""
 
@@ -100,7 +100,15 @@ def look_online(name: ModelName, access: HubAccess) -> Look:
     config = _fetch_config(name, access, seen)
     files = tuple(SeenFile(file.name, file.size, here) for file, here in seen.files)
     count = parameters(from_config(config)) if config else None
-    return Look("the Hub", config, files, weights=weight_bytes(files), parameters=count, commit=seen.commit)
+    return Look(
+        "the Hub",
+        config,
+        files,
+        weights=weight_bytes(files),
+        parameters=count,
+        commit=seen.commit,
+        licence=seen.licence,
+    )
 
 
 def look_up(name: ModelName) -> Look | None:

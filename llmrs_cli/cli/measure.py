@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.random import Generator
 
+from llmrs_cli.cli.bandwidth import threads
 from llmrs_cli.engine.api import Engine
 from llmrs_cli.engine.types import Request, SamplingParams
 from llmrs_cli.errors import EngineFault
@@ -23,6 +25,8 @@ from llmrs_cli.errors import EngineFault
 READ_BYTES = 1 << 28
 """Size of the array that is read and copied: more than any cache holds."""
 REPEATS = 5
+SHAPES: Mapping[str, tuple[int, int]] = {"cpu": (1024, 5), "cuda": (4096, 4)}
+"""Hidden size and layers of the model of `achieved`: weights of 150 MB and of 1.9 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,48 @@ def _step_until(engine: Engine, waiting: set[str]) -> int:
             if event.tokens:
                 waiting.discard(event.request_id)
     return tokens
+
+
+def achieved(device: str) -> float:
+    """Bytes a second that a backend reads while it decodes one answer of a random model larger than its caches.
+
+    Raises DoesNotFitError where there is no room for it.
+    """
+    from llmrs_cli.engine import open_engine
+    from llmrs_cli.engine.backends.registry import open_backend, parse_device
+    from llmrs_cli.engine.model.spec import from_config
+    from llmrs_cli.engine.weights.random import random_checkpoint
+
+    checkpoint = random_checkpoint(from_config(_model(*SHAPES[parse_device(device)[0]]), None))
+    load = Load(1, 2, 12)
+    with closing(open_engine(checkpoint, open_backend(device), context=64, rows=1)) as engine:
+        rates = measure(engine, load, 1, np.random.default_rng(0))
+    return rates.decode * checkpoint.bytes_a_step
+
+
+def _model(hidden: int, layers: int) -> dict[str, object]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 512,
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": hidden // 128,
+        "num_key_value_heads": hidden // 512,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5,
+        "torch_dtype": "bfloat16",
+        "hidden_act": "silu",
+    }
+
+
+def bandwidth_of(device: str) -> float:
+    """Bytes a second that a plain loop moves in the memory that `device` computes from."""
+    from llmrs_cli.engine.backends.registry import parse_device
+
+    kind, index = parse_device(device)
+    return device_bandwidth(index) if kind == "cuda" else host_bandwidth(threads())
 
 
 def host_bandwidth(threads: int) -> float:

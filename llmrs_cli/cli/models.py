@@ -56,14 +56,16 @@ def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
 
 def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:
     """Load the model; the caller closes the engine."""
+    from llmrs_cli.engine.backends.registry import notice_of
     from llmrs_cli.text.generate import TextEngine
 
     with terminal.working(f"Loading {chosen.name.text}") as bar:
         engine = TextEngine.open(
             chosen.path, device=chosen.device, context=chosen.context, rows=rows, progress=bar.update
         )
-    for note in engine.notes:
-        terminal.notice(note)
+    for note in (notice_of(chosen.device), *engine.notes):
+        if note is not None:
+            terminal.notice(note)
     return engine
 
 

@@ -49,7 +49,7 @@ def answer_once(talk: Talk, question: str, ask: Ask, terminal: Terminal) -> int:
     if shown.finish is FinishReason.LENGTH:
         terminal.warn(_cut(shown.figures.used, talk.session.engine))
     if ask.stats or (terminal.err_is_terminal and not ask.as_json):
-        terminal.stats(shown.figures.line(talk.session.context))
+        terminal.stats(talk.line(shown.figures))
     talk.save()
     return ExitCode.INTERRUPTED if shown.finish is FinishReason.ABORT else ExitCode.OK
 

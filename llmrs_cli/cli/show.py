@@ -168,7 +168,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "where", report["path"] or f"not on this machine; from {report['source']}"
     if report["family"]:
         yield from _sizes(report)
-    yield "licence", report["licence"] or "not known"
+    if report["licence"]:
+        yield "licence", report["licence"]
     if report["chat_template"] is not None:
         yield "chat", "has a template" if report["chat_template"] else "no template"
     if report["memory"]:

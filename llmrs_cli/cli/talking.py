@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmrs_cli.cli.ask import Ask
+from llmrs_cli.cli.bandwidth import known_bandwidth
 from llmrs_cli.cli.faults import TimedOut
 from llmrs_cli.cli.models import Chosen, choose, open_engine
 from llmrs_cli.cli.options import ModelOptions, Sampling
@@ -131,6 +132,7 @@ def _talk(
     )
     store = SessionStore(directories().state)
     talk = Talk(session, desk.terminal, desk, chosen.name.text, store, None)
+    talk.bandwidth = known_bandwidth(chosen.device)
     name = _session_name(store, ask)
     if name is not None and store.exists(name):
         talk.load(name)

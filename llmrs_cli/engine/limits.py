@@ -23,6 +23,10 @@ class EngineLimits:
     """Tokens a step while any row decodes: prompts ride along at little cost."""
     idle_budget: int
     """Tokens a step while none does."""
+    token_bytes: int = 0
+    """Of the KV cache, for each token; 0: not known."""
+    cut_from: int = 0
+    """The context that would have been, had there been memory for it; 0: it is as it should be."""
 
     def __post_init__(self) -> None:
         for name in ("rows", "context", "blocks", "block_size"):

@@ -64,11 +64,13 @@ def plan_memory(
     workspace = workspace_bytes(spec, idle)
     block = backend.kv_bytes(spec.layers, spec.kv_heads, spec.head_dim)
     room = max(0, available - weights - workspace) // block
-    tokens = context or _fitting_context(min(sizes.context, spec.max_context), room * block_size)
+    usual = min(sizes.context, spec.max_context)
+    tokens = context or _fitting_context(usual, room * block_size)
     one = -(-tokens // block_size)
     most = room if exact else min(room, max(sizes.kv_bytes or 0, weights // 2) // block)
     blocks = max(one, min(one * rows, most))
-    limits = EngineLimits(rows, tokens, blocks, block_size, busy, idle)
+    cut_from = usual if context is None and tokens < usual else 0
+    limits = EngineLimits(rows, tokens, blocks, block_size, busy, idle, block // block_size, cut_from)
     plan = MemoryPlan(limits, weights, workspace, blocks * block, available)
     if blocks > room:
         raise DoesNotFitError(

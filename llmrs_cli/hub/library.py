@@ -94,6 +94,11 @@ class Library:
             raise refusal(error, Wanted(repo, page, with_token, revision, file)) from error
 
 
+def has_token() -> bool:
+    """Whether requests to the Hub carry a token. Raises AccessError if what should be one is none."""
+    return "authorization" in _headers()
+
+
 def _silence() -> None:
     """Switch off what the library shows, sends or does beside the work, whatever its variables say."""
     from huggingface_hub import constants

@@ -45,6 +45,7 @@ MALFORMED = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+ -]{0,59}")
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
 
 
@@ -84,6 +85,8 @@ class Listing:
     repo: str
     commit: str
     files: tuple[RepoFile, ...]
+    licence: str | None = None
+    """As its publisher states it; None: not stated in a word."""
 
 
 def is_commit(revision: str) -> bool:
@@ -102,7 +105,15 @@ def parse_listing(repo: str, info: ModelInfo) -> Listing:
     files = [_repo_file(entry) for entry in entries]
     for file in files:
         refuse_escape(file.name)
-    return Listing(repo, info.sha, tuple(file for file in files if is_portable(file.name)))
+    kept = tuple(file for file in files if is_portable(file.name))
+    return Listing(repo, info.sha, kept, _licence(info))
+
+
+def _licence(info: ModelInfo) -> str | None:
+    """The licence's name where it has one of its own, else its short form."""
+    card: Any = info.card_data  # whatever its author wrote
+    stated = [card.get("license_name"), card.get("license")] if hasattr(card, "get") else []
+    return next((name for name in stated if isinstance(name, str) and _LICENCE.fullmatch(name)), None)
 
 
 def _repo_file(entry: RepoSibling) -> RepoFile:

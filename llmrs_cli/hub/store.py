@@ -60,6 +60,8 @@ class Preview:
     commit: str
     files: tuple[tuple[RepoFile, bool], ...]
     """What the model needs, and whether it is here."""
+    licence: str | None = None
+    """As the repository states it."""
 
     @property
     def missing(self) -> int:
@@ -76,7 +78,7 @@ def preview(name: ModelName, access: HubAccess) -> Preview:
     cached = CachedRepo.of(access.hub, name.repo)
     _, listing = _ask(access, name.repo, name.revision or DEFAULT_REVISION, PAUSES)
     files = ((file, cached.has_blob(file)) for file in needed(listing, name.file))
-    return Preview(listing.commit, tuple(files))
+    return Preview(listing.commit, tuple(files), listing.licence)
 
 
 def _from_hub(

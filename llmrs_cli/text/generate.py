@@ -60,6 +60,7 @@ class TextEngine:
         defaults: SamplingDefaults,
         eos_ids: Sequence[int] = (),
         notes: Sequence[str] = (),
+        weight_bytes: int = 0,
     ) -> None:
         """Put together by `open`; takes the engine over."""
         self.tokenizer = tokenizer
@@ -71,6 +72,7 @@ class TextEngine:
         self.notes = tuple(notes)
         """What the user should know about the model; for stderr."""
         self._engine = engine
+        self._weight_bytes = weight_bytes
         self._template = template
         self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
@@ -113,19 +115,25 @@ class TextEngine:
         usable. Raises ModelError, and what `start` raises."""
         tokenizer = _tokenizer(checkpoint)
         defaults = model_defaults(checkpoint.generation)
+        engine = start()
         return cls(
-            start(),
+            engine,
             tokenizer=tokenizer,
             template=ChatTemplate(checkpoint.chat_templates, tokenizer.names if tokenizer else {}),
             defaults=defaults,
             eos_ids=checkpoint.spec.eos_ids,
-            notes=checkpoint.notes,
+            notes=(*checkpoint.notes, *_context_note(engine, checkpoint)),
+            weight_bytes=checkpoint.bytes_a_step,
         )
 
     @property
     def context(self) -> int:
         """Tokens that prompt and answer may fill together."""
         return self._engine.limits.context
+
+    def bytes_per_token(self, length: float) -> float:
+        """Bytes that a step reads to draw one token after `length` others: the weights, and their keys and values."""
+        return self._weight_bytes + length * self._engine.limits.token_bytes
 
     @property
     def can_chat(self) -> bool:
@@ -309,6 +317,16 @@ def grammars_of(checkpoint: Checkpoint) -> Callable[[str], GrammarMatcher]:
         return GrammarCompiler(tokenizer, vocab, _end_tokens(checkpoint.spec.eos_ids, tokenizer, vocab))
 
     return lambda grammar: compiler().compile(grammar)
+
+
+def _context_note(engine: TokenEngine, checkpoint: Checkpoint) -> list[str]:
+    limits = engine.limits
+    if not limits.cut_from:
+        return []
+    return [
+        f"Memory allows a context of {limits.context} tokens rather than {limits.cut_from};"
+        f" the model itself knows {checkpoint.spec.max_context}."
+    ]
 
 
 def _tokenizer(checkpoint: Checkpoint) -> Tokenizer | None:

@@ -118,3 +118,16 @@ def test_a_terminal_as_stdin_is_no_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("sys.stdin", Typing())
     with pytest.raises(UsageError, match="terminal"):
         reader_of(Source(path=None))
+
+
+def test_a_context_that_memory_cut_is_said(
+    llmrs: Run, ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = ladder()
+    assert "Memory allows" not in llmrs("chat", model, "-p", "Hi", "-t", "0").stderr
+    monkeypatch.setattr("llmrs_cli.engine.memory._fitting_context", lambda usual, room: usual // 2)
+    for command in (["chat", model, "-p", "Hi"], ["batch", "-", "-m", model]):
+        result = llmrs(*command, "-t", "0", stdin='{"prompt": "Hi"}')
+        assert result.exit_code == 0, result.stderr
+        assert "llmrs: Memory allows a context of 1024 tokens rather than 2048; " in result.stderr
+    assert "Memory allows" not in llmrs("chat", model, "-p", "Hi", "-t", "0", "--ctx", "256").stderr

@@ -95,6 +95,23 @@ def test_a_model_on_the_hub_is_described_without_fetching_it(
     assert "not on this machine" in llmrs("show", "a/b").stdout
 
 
+@pytest.mark.parametrize(
+    ("card", "licence"),
+    [
+        ({"license": "mit"}, "mit"),
+        ({"license": "other", "license_name": "our-own"}, "our-own"),
+        ({"license": ["a", "b"]}, None),
+        ({}, None),
+    ],
+)
+def test_the_licence_is_the_one_that_the_hub_names_and_an_unknown_one_is_not_mentioned(
+    llmrs: Run, online: FakeHub, card: dict[str, object], licence: str | None
+) -> None:
+    online.repos["a/b"].card = card
+    assert shown(llmrs, "a/b")["licence"] == licence
+    assert ("licence" in llmrs("show", "a/b").stdout) == (licence is not None)
+
+
 def test_a_damaged_configuration_on_the_hub_is_no_crash(llmrs: Run, online: FakeHub) -> None:
     online.repos["a/b"].files["config.json"] = b"{]"
     assert shown(llmrs, "a/b")["memory"] is None

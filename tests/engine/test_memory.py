@@ -83,6 +83,17 @@ def test_a_context_that_nobody_asked_for_shrinks_to_what_fits() -> None:
     assert 512 <= made.limits.context < 1024
     assert made.limits.blocks * 16 >= made.limits.context
     assert made.weights + made.workspace + made.kv <= 61 * MIB
+    assert made.limits.cut_from == 1024
+
+
+def test_a_context_that_is_as_it_should_be_is_not_called_cut() -> None:
+    assert plan().limits.cut_from == 0
+    assert plan(context=600).limits.cut_from == 0
+    assert plan(spec=replace(SPEC, max_context=200)).limits.cut_from == 0
+
+
+def test_the_bytes_of_a_token_are_those_of_its_keys_and_values() -> None:
+    assert plan().limits.token_bytes == BLOCK_BYTES // 16
 
 
 def test_a_model_with_a_short_context_keeps_it() -> None:

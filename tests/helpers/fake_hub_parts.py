@@ -22,6 +22,8 @@ class FakeRepo:
     tags: dict[str, str] = field(default_factory=dict)
     extra: list[dict[str, Any]] = field(default_factory=list)
     """Entries put into the listing as they are."""
+    card: object = field(default_factory=dict)
+    """What the listing says of licence, language and the like."""
 
     def __post_init__(self) -> None:
         if not self.commit:

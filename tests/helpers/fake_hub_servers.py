@@ -132,7 +132,8 @@ class Endpoint(Answering):
             return
         siblings = [{"rfilename": n, **entry_of(d, n)} for n, d in repo.files.items()] + repo.extra
         gated = "manual" if repo.gate is not None else False
-        self.json({"id": name, "sha": commit, "gated": gated, "siblings": siblings, "tags": []})
+        card = {"cardData": repo.card} if repo.card else {}
+        self.json({"id": name, "sha": commit, "gated": gated, "siblings": siblings, "tags": [], **card})
 
     def resolve(self, name: str, revision: str, file: str) -> None:
         """A file: small ones at once, large ones by a redirect to the storage host."""

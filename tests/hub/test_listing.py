@@ -109,9 +109,17 @@ ENTRY = st.fixed_dictionaries(
         ),
     },
 )
+CARD = st.one_of(
+    st.none(),
+    st.text(max_size=3),
+    st.dictionaries(
+        st.sampled_from(["license", "license_name"]),
+        st.sampled_from(["mit", "other", "a\x1b[2Jb", "x" * 99, 5, None, ["mit"]]),
+    ),
+)
 SIBLINGS = st.one_of(st.none(), st.integers(), st.text(max_size=5), st.lists(ENTRY, max_size=3))
 ANSWER = st.fixed_dictionaries(
-    {"sha": st.sampled_from([COMMIT, "main", None, "../x", 7]), "siblings": SIBLINGS}
+    {"sha": st.sampled_from([COMMIT, "main", None, "../x", 7]), "siblings": SIBLINGS, "cardData": CARD}
 )
 
 
@@ -122,6 +130,7 @@ def test_any_answer_gives_a_checked_listing_or_an_error_that_is_expected(answer:
     except (LlmrsError, *MALFORMED):
         return
     assert found.commit == COMMIT
+    assert found.licence in ("mit", "other", None)
     for file in found.files:
         assert file.size >= 0 and set(file.hash) <= set("0123456789abcdef")
         assert ".." not in file.name and len(file.hash) in (40, 64)

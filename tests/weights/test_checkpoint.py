@@ -153,3 +153,9 @@ def test_a_folder_of_two_gguf_files_asks_for_one(tmp_path: Path) -> None:
     for name in ("a.gguf", "b.gguf"):
         (tmp_path / name).write_bytes(b"GGUF")
     assert "2 GGUF files" in refusal(tmp_path)
+
+
+def test_an_untied_embedding_is_not_read_in_a_step(tmp_path: Path) -> None:
+    tied = open_checkpoint(write_tiny(tmp_path / "tied", TinyModel(tied=True)))
+    untied = open_checkpoint(write_tiny(tmp_path / "untied", TinyModel(tied=False)))
+    assert tied.bytes_a_step == untied.bytes_a_step == sum(p.nbytes for p in tied.parameters.values())

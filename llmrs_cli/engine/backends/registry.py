@@ -54,6 +54,15 @@ def open_backend(device: str = "auto") -> Backend:
     return opened
 
 
+def notice_of(device: str) -> str | None:
+    """What the user should know about running on `device`, in one sentence; None if all is well."""
+    if parse_device(device)[0] != "cpu":
+        return None
+    from llmrs_cli.kernels.simd.program import default_cache, private_folder
+
+    return private_folder(default_cache())[1]
+
+
 def parse_device(device: str) -> tuple[str, int]:
     """'cuda:1' → ('cuda', 1); the number is 0 where none is given."""
     name, colon, number = device.partition(":")

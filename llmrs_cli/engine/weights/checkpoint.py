@@ -59,6 +59,12 @@ class Checkpoint:
         """The default chat template."""
         return self.chat_templates.get("default")
 
+    @property
+    def bytes_a_step(self) -> int:
+        """Bytes of weights that a decode step reads: all, but of an untied embedding only a row."""
+        total = sum(parameter.nbytes for parameter in self.parameters.values())
+        return total if self.spec.tied_head else total - self.parameters[names.EMBEDDING].nbytes
+
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """Open a model folder or a .gguf file. Raises ModelError with one sentence if it cannot be run."""

@@ -5,8 +5,8 @@ then on a thread of ours works out which may follow, while the body of the next 
 for that, and for nothing else: rows without a grammar are all ones. Whoever compiles grammars stands above
 the engine (`text.grammar`); here they are only followed.
 
-A matcher that fails allows nothing, so its row ends with an error: an answer that breaks its grammar is
-never given.
+A matcher that fails, or takes far longer than a step, allows nothing, so its row ends with an error: an
+answer that breaks its grammar is never given, and one that costs too much holds the others up once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from llmrs_cli.engine.types import TokenEvent
 
 Mask = NDArray[np.uint32]
 """(ceil(V/32),): bit t of word t // 32 is set if token t is allowed."""
-THREADS = 2
+THREADS = 4
+PATIENCE = 1.0
+"""Seconds that a step waits for a mask; they take a few milliseconds."""
 
 
 class Matcher(Protocol):
@@ -84,7 +86,7 @@ class Masks:
 
     def _result(self, future: Future[Mask]) -> Mask:
         try:
-            return future.result()
+            return future.result(PATIENCE)
         except Exception:
             return self._nothing
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,15 +18,20 @@ from llmrs_cli.text.events import LogProb, TextEvent, Usage
 from llmrs_cli.text.reply import Part, ReplyParser
 from llmrs_cli.text.tools import ToolCall
 
+Timings = Mapping[str, float | None]
+"""How long an answer took, as `Exchange.timings` gives it."""
 
-def usage_body(usage: Usage) -> dict[str, Any]:
-    """OpenAI's usage object."""
-    return {
+
+def figures(usage: Usage, thought_tokens: int = 0, timings: Timings | None = None) -> dict[str, Any]:
+    """The fields of a body that count: OpenAI's usage, and the timings if they were asked for."""
+    counts = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
         "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": thought_tokens},
     }
+    return {"usage": counts} if timings is None else {"usage": counts, "timings": timings}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,22 +97,27 @@ class ChatReply:
             chunks.append(self._chunk(choice, {}, {"finish_reason": choice.finish_reason}))
         return chunks
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        """The last chunk of a stream whose client asked for the usage."""
-        return {**self._head.fields(".chunk"), "choices": [], "usage": usage_body(usage)}
+    def last_chunk(self, usage: Usage, timings: Timings | None = None) -> dict[str, Any]:
+        """The last chunk of a stream whose client asked for figures."""
+        return {**self._head.fields(".chunk"), "choices": [], **self._figures(usage, timings)}
 
-    def body(self, usage: Usage, scores: Sequence[LogProb | None] | None = None) -> dict[str, Any]:
+    def body(
+        self, usage: Usage, timings: Timings | None = None, scores: Sequence[LogProb | None] | None = None
+    ) -> dict[str, Any]:
         """The whole response. `scores`: those of the prompt, if asked for."""
         body = {
             **self._head.fields(),
             "choices": [self._choice_body(choice) for choice in self._choices],
-            "usage": usage_body(usage),
+            **self._figures(usage, timings),
         }
         if scores is not None:
             body["prompt_logprobs"] = prompt_logprobs(scores)
         if self._prompt_ids is not None:
             body["prompt_token_ids"] = list(self._prompt_ids)
         return body
+
+    def _figures(self, usage: Usage, timings: Timings | None) -> dict[str, Any]:
+        return figures(usage, sum(choice.thought_tokens for choice in self._choices), timings)
 
     def _choice_body(self, choice: _ChatChoice) -> dict[str, Any]:
         return {
@@ -148,12 +158,16 @@ class _ChatChoice:
         self._content: list[str] = []
         self._calls: list[_Call] = []
 
+    @property
+    def thought_tokens(self) -> int:
+        return self._parser.thought_tokens
+
     def take(self, event: TextEvent) -> tuple[dict[str, Any], Sequence[LogProb]]:
         """The delta and the scores of an event."""
         self.begun = True
         self.logprobs += event.logprobs
         self.token_ids += event.token_ids
-        parts = [self._parser.push(event.text)]
+        parts = [self._parser.push(event.text, event.token_ids)]
         if event.finish_reason is not None:
             parts.append(self._parser.finish())
         delta = self._delta(parts)

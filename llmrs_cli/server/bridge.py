@@ -8,8 +8,19 @@ let go after a while; one that has left is noticed whether or not anything is be
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -42,6 +53,7 @@ class Answers:
         self._gathered: deque[tuple[int, TokenEvent]] = deque()
         self._arrived = asyncio.Event()
         self._overrun = False
+        self.began = time.monotonic()
         self.generations: list[Generation] = []
         try:
             for index, prompt in enumerate(prompts):
@@ -104,21 +116,22 @@ class Answers:
 
 
 class Gate:
-    """How many sequences may be under way at once, running and waiting; who comes after that is refused."""
+    """How many may be under way at once, running and waiting; who comes after that is refused."""
 
     def __init__(self, room: int) -> None:
         self.room = room
         self.inside = 0
 
-    def enter(self, count: int) -> None:
-        """Take `count` places, to be given back by `leave`. Raises HttpError 429 if they are not there."""
+    @contextmanager
+    def taken(self, count: int) -> Iterator[None]:
+        """Hold `count` places. Raises HttpError 429 if they are not there."""
         if self.inside + count > self.room:
             raise overloaded()
         self.inside += count
-
-    def leave(self, count: int) -> None:
-        """Give places back."""
-        self.inside -= count
+        try:
+            yield
+        finally:
+            self.inside -= count
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

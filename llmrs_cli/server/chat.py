@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from llmrs_cli.server.answers import ChatReply
+from llmrs_cli.server.answers import ChatReply, Timings
 from llmrs_cli.server.bridge import Answers, News
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.fields import read_fields
@@ -23,7 +23,7 @@ from llmrs_cli.server.translate import (
 )
 from llmrs_cli.text.generate import Prompt, TextEngine
 from llmrs_cli.text.grammar import tool_calls
-from llmrs_cli.text.reasoning import ReasoningSplitter, opening
+from llmrs_cli.text.reasoning import ReasoningSplitter, ThoughtTokens, opening
 from llmrs_cli.text.reply import ReplyParser
 from llmrs_cli.text.tools import ToolParser, tool_parser
 
@@ -45,11 +45,14 @@ async def chat_completions(exchange: Exchange) -> None:
         def take(news: News) -> Sequence[Any]:
             return reply.take(*news)
 
+        def timings() -> Timings | None:
+            return exchange.timings(answers) if request.delivery.timings else None
+
         def body() -> Any:
-            return reply.body(answers.usage(), answers.generations[0].prompt_logprobs)
+            return reply.body(answers.usage(), timings(), answers.generations[0].prompt_logprobs)
 
         def last() -> Sequence[Any]:
-            return [reply.usage_chunk(answers.usage())] if request.delivery.include_usage else []
+            return [reply.last_chunk(answers.usage(), timings())] if request.delivery.with_figures else []
 
         if request.delivery.stream:
             await exchange.stream(answers, take, last)
@@ -66,11 +69,11 @@ async def conversation(
     engine = service.engine
     service.check_model(request.model)
     options = within_budget(request.options, engine.context)
-    if request.tool_choice not in ("none", "auto"):
+    if request.must_call:
         options = replace(options, grammar=_forced_calls(engine, request))
+    if options.grammar:
+        await service.check_form(options.grammar, request.form_field)
     with service.place(options.n):
-        if options.grammar:
-            await service.in_thread(engine.check_grammar, options.grammar)
         prompt = await service.in_thread(_render, engine, request)
         bound = bool(options.grammar)
         parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
@@ -112,9 +115,11 @@ def _forced_calls(engine: TextEngine, request: ChatRequest) -> str:
 
 def _parser(engine: TextEngine, request: ChatRequest, prompt: Prompt, *, bound: bool) -> ReplyParser:
     """What tells an answer's parts apart: thoughts if the model may think first, calls if there are tools."""
-    may_think = engine.thinks and not request.continue_last and not bound
-    thoughts = ReasoningSplitter(opening(prompt.text)) if may_think else None
-    return ReplyParser(thoughts, _tool_parser(engine, request))
+    tools = _tool_parser(engine, request)
+    if engine.tokenizer is None or not engine.thinks or request.continue_last or bound:
+        return ReplyParser(None, tools)
+    start = opening(prompt.text)
+    return ReplyParser(ReasoningSplitter(start), tools, ThoughtTokens(start, engine.tokenizer.token_bytes))
 
 
 def _tool_parser(engine: TextEngine, request: ChatRequest) -> ToolParser | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from llmrs_cli.server.answers import Head, usage_body
+from llmrs_cli.server.answers import Head, Timings, figures
 from llmrs_cli.server.logprobs import completion_logprobs, prompt_logprobs
 from llmrs_cli.text.events import LogProb, TextEvent, Usage
 
@@ -46,12 +46,15 @@ class CompletionReply:
             return []
         return [{**self._head.fields(), "choices": [self._choice_body(choice, text, told, ids, finish)]}]
 
-    def usage_chunk(self, usage: Usage) -> dict[str, Any]:
-        """The last chunk of a stream whose client asked for the usage."""
-        return {**self._head.fields(), "choices": [], "usage": usage_body(usage)}
+    def last_chunk(self, usage: Usage, timings: Timings | None = None) -> dict[str, Any]:
+        """The last chunk of a stream whose client asked for figures."""
+        return {**self._head.fields(), "choices": [], **figures(usage, timings=timings)}
 
     def body(
-        self, usage: Usage, scores: Sequence[Sequence[LogProb | None] | None] | None = None
+        self,
+        usage: Usage,
+        timings: Timings | None = None,
+        scores: Sequence[Sequence[LogProb | None] | None] | None = None,
     ) -> dict[str, Any]:
         """The whole response. `scores`: those of each prompt, if asked for."""
         choices = []
@@ -62,7 +65,7 @@ class CompletionReply:
             if asked is not None:
                 body["prompt_logprobs"] = prompt_logprobs(asked)
             choices.append(body)
-        return {**self._head.fields(), "choices": choices, "usage": usage_body(usage)}
+        return {**self._head.fields(), "choices": choices, **figures(usage, timings=timings)}
 
     def _choice_body(
         self,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from llmrs_cli.server.answers import Timings
 from llmrs_cli.server.bridge import Answers, News
 from llmrs_cli.server.completion_answers import CompletionReply
 from llmrs_cli.server.exchange import Exchange
@@ -24,9 +25,9 @@ async def completions(exchange: Exchange) -> None:
     engine = service.engine
     service.check_model(request.model)
     options = within_budget(request.options, engine.context)
+    if options.grammar:
+        await service.check_form(options.grammar, request.form_field)
     with service.place(len(request.prompts) * options.n):
-        if options.grammar:
-            await service.in_thread(engine.check_grammar, options.grammar)
         prompts = await service.in_thread(_encode, engine, request)
         reply = CompletionReply(
             service.settings.names[0],
@@ -44,12 +45,15 @@ async def completions(exchange: Exchange) -> None:
                 scores = _scores(engine, prompts[index], answers, index) if request.echo else None
                 return reply.take(index, event, scores)
 
+            def timings() -> Timings | None:
+                return exchange.timings(answers) if request.delivery.timings else None
+
             def body() -> Any:
                 asked = None if request.echo else [g.prompt_logprobs for g in answers.generations]
-                return reply.body(answers.usage(), asked)
+                return reply.body(answers.usage(), timings(), asked)
 
             def last() -> Sequence[Any]:
-                return [reply.usage_chunk(answers.usage())] if request.delivery.include_usage else []
+                return [reply.last_chunk(answers.usage(), timings())] if request.delivery.with_figures else []
 
             if request.delivery.stream:
                 await exchange.stream(answers, take, last)

@@ -47,7 +47,10 @@ class Exchange:
         self.caller: bytes = scope["caller"]
         self._scope, self._receive, self._send = scope, receive, send
         self._began = time.monotonic()
+        self._first: float | None = None
         self._last: float | None = None
+        """When tokens first and last came."""
+        self._first_tokens = 0
         self._started = False
 
     async def body(self) -> Any:
@@ -134,10 +137,22 @@ class Exchange:
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
+    def timings(self, answers: Answers) -> dict[str, float | None]:
+        """Seconds from the request's arrival; tokens a second after the first, None if all came at once."""
+        first, last = self._first or self._began, self._last or self._began
+        more = answers.usage().completion_tokens - self._first_tokens
+        return {
+            "prepare_seconds": round(answers.began - self._began, 6),
+            "first_token_seconds": round(first - self._began, 6),
+            "total_seconds": round(last - self._began, 6),
+            "tokens_per_second": round(more / (last - first), 2) if last > first else None,
+        }
+
     def _observe(self, batch: list[News], answers: Answers) -> None:
         """Count what came; an answer that was cut short from here is an error to its client."""
         metrics, now = self.service.metrics, time.monotonic()
         if self._last is None:
+            self._first, self._first_tokens = now, answers.usage().completion_tokens
             metrics.first_token.observe(now - self._began)
         else:
             metrics.between.observe(now - self._last)
@@ -153,4 +168,5 @@ class Exchange:
             self._scope["figures"] = {
                 "prompt_tokens": usage.prompt_tokens,
                 "completion_tokens": usage.completion_tokens,
+                **self.timings(answers),
             }

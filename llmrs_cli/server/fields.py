@@ -32,6 +32,8 @@ class Field:
     kind: Kind
     standing: Standing = Standing.HONOURED
     required: bool = False
+    instead: str | None = None
+    """The field that means what this one, refused, would."""
 
     @property
     def schema(self) -> JsonSchema:
@@ -52,7 +54,9 @@ def read_fields(table: Table, body: Any) -> dict[str, Any]:
         if name not in table:
             raise _unknown(name, table)
         if table[name].standing is Standing.REFUSED and value is not None:
-            raise RequestError(f"{name} is not supported.", code="unsupported", param=name)
+            instead = table[name].instead
+            hint = f"Use {instead}." if instead else None
+            raise RequestError(f"{name} is not supported.", code="unsupported", param=name, hint=hint)
     for name, field in table.items():
         if field.required and body.get(name) is None:
             raise RequestError(f"{name} is missing.", code="missing_field", param=name)

@@ -76,7 +76,7 @@ class ResponseReply:
             self._begun = True
             for name in ("created", "in_progress"):
                 yield self._event(f"response.{name}", response=self._response("in_progress"))
-        parts = [self._parser.push(event.text)]
+        parts = [self._parser.push(event.text, event.token_ids)]
         if event.finish_reason is not None:
             parts.append(self._parser.finish())
             self._cut = event.finish_reason is FinishReason.LENGTH
@@ -176,16 +176,16 @@ class ResponseReply:
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "output": [_copy(item) for item in self._items],
-            "usage": None if usage is None else _usage(usage),
+            "usage": None if usage is None else _usage(usage, self._parser.thought_tokens),
         }
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: Usage, thought_tokens: int) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt_tokens,
         "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
         "output_tokens": usage.completion_tokens,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": thought_tokens},
         "total_tokens": usage.total_tokens,
     }
 

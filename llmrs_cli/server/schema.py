@@ -9,6 +9,7 @@ from typing import Any
 
 from llmrs_cli.engine.types import BIAS_LIMIT, MAX_BIAS_ENTRIES, MAX_LOGPROBS, MAX_SEED, MAX_TEMPERATURE
 from llmrs_cli.server.fields import Field, Standing, Table
+from llmrs_cli.server.forms import STRUCTURED_OUTPUTS
 from llmrs_cli.server.kinds import (
     Kind,
     array,
@@ -65,8 +66,8 @@ def _stops() -> Kind:
     return Kind(kind.rule, read, kind.schema)
 
 
-def _refused() -> Field:
-    return Field(plain_object(), Standing.REFUSED)
+def _refused(instead: str | None = None) -> Field:
+    return Field(plain_object(), Standing.REFUSED, instead=instead)
 
 
 def _inert(kind: Kind) -> Field:
@@ -123,6 +124,14 @@ SAMPLING: Table = {
     "n": Field(integer(1, MAX_CHOICES)),
     "prompt_logprobs": Field(integer(0, MAX_PROMPT_LOGPROBS)),
     "return_token_ids": Field(flag()),
+    "timings": Field(flag()),
+    "structured_outputs": Field(STRUCTURED_OUTPUTS),
+    **dict.fromkeys(
+        ("guided_json", "guided_json_object", "guided_regex", "guided_choice", "guided_grammar"),
+        _refused("structured_outputs"),
+    ),
+    "guided_decoding_backend": _refused(),
+    "guided_whitespace_pattern": _refused(),
     "cache_salt": Field(text(MAX_NAME, 1)),
     "stream": Field(flag()),
     "stream_options": Field(STREAM_OPTIONS),
@@ -154,15 +163,15 @@ CHAT: Table = {
     "modalities": _inert(array(one_of("text"), 1)),
     "reasoning_effort": _refused(),
     "audio": _refused(),
-    "function_call": _refused(),
-    "functions": _refused(),
+    "function_call": _refused("tool_choice"),
+    "functions": _refused("tools"),
     "moderation": _refused(),
     "prediction": _refused(),
     "prompt_cache_options": _refused(),
     "prompt_cache_retention": _refused(),
     "web_search_options": _refused(),
     "chat_template": _refused(),
-    "best_of": _refused(),
+    "best_of": _refused("n"),
     "use_beam_search": _refused(),
     "length_penalty": _refused(),
 }

@@ -26,6 +26,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 TEXT_THREADS = 4
 """Threads that render and tokenise."""
+MAX_FORMS = 32
+"""Forms of answers that may wait to be tried."""
 
 
 class Phase(Enum):
@@ -52,9 +54,11 @@ class Service:
         """Requests that were ended before their answer was."""
         self._engine: TextEngine | None = None
         self._gate = Gate(0)
+        self._forms = Gate(MAX_FORMS)
         self._texts = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="llmrs-text")
+        self._trials = ThreadPoolExecutor(1, thread_name_prefix="llmrs-form")
         self._active: set[Answers] = set()
-        self._places = 0
+        self._busy = 0
 
     def open(self, engine: TextEngine) -> None:
         """The model has loaded."""
@@ -92,18 +96,28 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._texts, lambda: function(*args, **kwargs))
 
+    async def check_form(self, grammar: str, param: str) -> None:
+        """Raise RequestError naming `param` if answers cannot be held to `grammar`, HttpError 429 if too many
+        are being tried. It may take seconds, so only those wait for it who ask for forms."""
+        with self._forms.taken(1), self._under_way():
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._trials, self.engine.check_grammar, grammar, param)
+
     @contextmanager
     def place(self, count: int) -> Iterator[None]:
         """Room for `count` sequences, from before the prompt is read. Raises HttpError 429."""
-        self._gate.enter(count)
-        self._places += 1
+        with self._gate.taken(count), self._under_way():
+            yield
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        self._busy += 1
         self.idle.clear()
         try:
             yield
         finally:
-            self._gate.leave(count)
-            self._places -= 1
-            if not self._places:
+            self._busy -= 1
+            if not self._busy:
                 self.idle.set()
 
     @contextmanager
@@ -127,7 +141,8 @@ class Service:
 
     def close(self) -> None:
         """Give up the threads; the engine is its owner's to close."""
-        self._texts.shutdown(wait=False, cancel_futures=True)
+        for threads in (self._texts, self._trials):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()

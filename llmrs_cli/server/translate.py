@@ -12,9 +12,9 @@ from typing import Any
 
 from llmrs_cli.errors import RequestError
 from llmrs_cli.server.fields import read_fields
+from llmrs_cli.server.forms import asked_form
 from llmrs_cli.server.kinds import refuse
 from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPTS
-from llmrs_cli.text.forms import answer_form
 from llmrs_cli.text.generate import GenerateOptions
 
 TEMPLATE_ARGUMENTS = ("enable_thinking", "thinking", "date_string", "tools_in_user_message", "add_vision_id")
@@ -31,6 +31,13 @@ class Delivery:
     include_usage: bool = False
     """A last chunk of a stream with the usage."""
     token_ids: bool = False
+    timings: bool = False
+    """With how long it took."""
+
+    @property
+    def with_figures(self) -> bool:
+        """A stream has a last chunk that counts."""
+        return self.include_usage or self.timings
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,14 @@ class ChatRequest:
     parallel_calls: bool = True
     template_arguments: Mapping[str, Any] = field(default_factory=dict)
     continue_last: bool = False
+    form_field: str = ""
+    """Where the form of the answer was asked for."""
     salt: str = ""
+
+    @property
+    def must_call(self) -> bool:
+        """The answer is a call of a tool."""
+        return self.tool_choice not in ("none", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +78,16 @@ class CompletionRequest:
     """max_tokens 0 with echo: the prompt is scored and nothing is added to it."""
     markers: bool = False
     """Special tokens written in a prompt are meant."""
+    form_field: str = ""
+    """Where the form of the answer was asked for."""
     salt: str = ""
 
 
 def chat_request(body: Any) -> ChatRequest:
     """Raises RequestError naming the field."""
     given = read_fields(CHAT, body)
-    options = _options(given)
+    form = asked_form(given)
+    options = _options(given, form.grammar)
     top = given.get("top_logprobs")
     if given.get("logprobs"):
         options = replace(options, logprobs=top or 0)
@@ -79,11 +96,7 @@ def chat_request(body: Any) -> ChatRequest:
     if (limit := given.get("max_completion_tokens")) is not None:
         options = replace(options, max_tokens=limit)
     tools, choice = _tools(given)
-    if options.grammar and choice not in ("none", "auto"):
-        raise RequestError(
-            "tool_choice asks for a call, so there can be no response_format.", param="response_format"
-        )
-    return ChatRequest(
+    request = ChatRequest(
         messages=given["messages"],
         options=options,
         delivery=_delivery(given),
@@ -93,14 +106,19 @@ def chat_request(body: Any) -> ChatRequest:
         parallel_calls=given.get("parallel_tool_calls", True),
         template_arguments=template_arguments(given),
         continue_last=continue_last(given),
+        form_field=form.field,
         salt=given.get("cache_salt", ""),
     )
+    if request.must_call and options.grammar:
+        raise RequestError(f"tool_choice asks for a call, so there can be no {form.field}.", param=form.field)
+    return replace(request, form_field="tools") if request.must_call else request
 
 
 def completion_request(body: Any) -> CompletionRequest:
     """Raises RequestError naming the field."""
     given = read_fields(COMPLETION, body)
-    options = _options(given)
+    form = asked_form(given)
+    options = _options(given, form.grammar)
     echo, only_prompt = given.get("echo", False), given.get("max_tokens") == 0
     if only_prompt and not echo:
         raise refuse("max_tokens", "at least 1, unless echo is true")
@@ -122,6 +140,7 @@ def completion_request(body: Any) -> CompletionRequest:
         echo=echo,
         only_prompt=only_prompt,
         markers=given.get("parse_special", False),
+        form_field=form.field,
         salt=given.get("cache_salt", ""),
     )
 
@@ -164,7 +183,7 @@ def template_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _options(given: Mapping[str, Any]) -> GenerateOptions:
+def _options(given: Mapping[str, Any], grammar: str) -> GenerateOptions:
     """What both endpoints call the same; both logprobs fields are left to the caller."""
     same = (
         *("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -179,7 +198,7 @@ def _options(given: Mapping[str, Any]) -> GenerateOptions:
         options["max_tokens"] = given["max_tokens"]
     return GenerateOptions(
         **options,
-        grammar=answer_form(given["response_format"]).grammar if "response_format" in given else "",
+        grammar=grammar,
         include_stop=given.get("include_stop_str_in_output", False),
         specials=not given.get("skip_special_tokens", True),
     )
@@ -190,7 +209,7 @@ def _delivery(given: Mapping[str, Any]) -> Delivery:
     if "stream_options" in given and not stream:
         raise refuse("stream_options", "left out unless stream is true")
     usage = given.get("stream_options", {}).get("include_usage", False)
-    return Delivery(stream, usage, given.get("return_token_ids", False))
+    return Delivery(stream, usage, given.get("return_token_ids", False), given.get("timings", False))
 
 
 def _tools(given: Mapping[str, Any]) -> tuple[tuple[dict[str, Any], ...], str]:

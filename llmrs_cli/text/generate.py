@@ -24,7 +24,8 @@ from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from llmrs_cli.errors import ContextLengthError, EngineFault, LlmrsError, ModelError, RequestError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
 from llmrs_cli.text.generation import Generation, TokenEngine
-from llmrs_cli.text.grammar import GrammarCompiler, GrammarMatcher
+from llmrs_cli.text.grammar import FIELD, GrammarCompiler, GrammarMatcher
+from llmrs_cli.text.grammar_trial import GrammarTrial
 from llmrs_cli.text.messages import Conversation
 from llmrs_cli.text.options import GenerateOptions, SamplingDefaults, model_defaults, resolve
 from llmrs_cli.text.prompt import ChatPrompts, Prompt, tried
@@ -77,6 +78,7 @@ class TextEngine:
         self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, engine.vocab, self.eos_ids)
+        self._trial = GrammarTrial()
 
     @classmethod
     def open(
@@ -145,14 +147,16 @@ class TextEngine:
         """The chat template, in Jinja's language. Raises ModelError if there is none."""
         return self._template.source()
 
-    def check_grammar(self, grammar: str) -> None:
-        """Raise RequestError if answers cannot be held to `grammar` (of `text.grammar`); may take a while.
+    def check_grammar(self, grammar: str, param: str = FIELD) -> None:
+        """Raise RequestError naming `param` if answers cannot be held to `grammar` (of `text.grammar`).
 
-        Needed only where the engine is in another process, which cannot say so in time.
+        To be called before `start` for grammars of strangers; may take a few seconds, and no more than some
+        hundred megabytes (`text.grammar_trial`).
         """
         if self._grammars is None:
             raise _no_tokenizer()
-        self._grammars.compile(grammar)
+        self._trial.check(grammar, param)
+        self._grammars.compile(grammar, param)
 
     @property
     def tool_style(self) -> ToolStyle:
@@ -295,6 +299,7 @@ class TextEngine:
 
     def close(self) -> None:
         """Stop the engine; generations that still run end with "abort"."""
+        self._trial.close()
         self._engine.close()
 
     def __enter__(self) -> Self:

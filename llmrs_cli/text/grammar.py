@@ -1,9 +1,9 @@
 """Forms that an answer can be held to: what a client asks for → a grammar, and a grammar → a matcher.
 
 A grammar is a text in the words of llguidance, so it can travel to an engine in another process; it is
-checked where it is made (`GrammarCompiler.compile`) and compiled again where it is followed. Whatever
-cannot be followed to the letter is refused: nothing is ever answered without the form that was asked for.
-Compiling is bounded by fuel, not by the clock, and runs without the GIL.
+tried where it is made (`grammar_trial`) and compiled again where it is followed. Whatever cannot be
+followed to the letter is refused: nothing is ever answered without the form that was asked for. Compiling
+runs without the GIL.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from typing import Any
 
 import llguidance
@@ -19,6 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.errors import RequestError
+from llmrs_cli.text.grammar_child import compiled, fault_of
+from llmrs_cli.text.grammar_trial import GrammarTrial
 from llmrs_cli.text.tokenizer import Tokenizer
 from llmrs_cli.text.tools import CLOSE, OPEN, ToolStyle
 
@@ -44,14 +47,14 @@ class GrammarCompiler:
         self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
         self._lock = threading.Lock()
 
-    def compile(self, grammar: str) -> GrammarMatcher:
-        """A matcher at the beginning of `grammar`. RequestError says why it cannot be followed."""
+    def compile(self, grammar: str, param: str = FIELD) -> GrammarMatcher:
+        """A matcher at the beginning of `grammar`. RequestError naming `param` says why it cannot be followed."""
         if not self._eos_ids:
-            raise refusal("This model has no end token, so its answers cannot be held to a form.")
+            raise refusal("This model has no end token, so its answers cannot be held to a form.", param)
         with self._lock:
             matcher = self._compiled.get(grammar)
         if matcher is None:
-            matcher = self._compile(grammar)
+            matcher = self._compile(grammar, param)
         with self._lock:
             self._compiled[grammar] = matcher
             self._compiled.move_to_end(grammar)
@@ -59,13 +62,10 @@ class GrammarCompiler:
                 self._compiled.popitem(last=False)
             return GrammarMatcher(matcher.deep_copy(), self._vocab)
 
-    def _compile(self, grammar: str) -> llguidance.LLMatcher:
-        limits = llguidance.LLParserLimits(verbose_errors=False)
-        matcher = llguidance.LLMatcher(self._vocabulary(), grammar, log_level=0, limits=limits)
-        if matcher.is_error():
-            raise refusal(f"The form cannot be followed: {_shown(matcher.get_error())}")
-        if warnings := matcher.get_grammar_warnings():
-            raise refusal(f"The form cannot be followed to the letter: {_shown(warnings[0])}")
+    def _compile(self, grammar: str, param: str) -> llguidance.LLMatcher:
+        matcher = compiled(self._vocabulary(), grammar)
+        if fault := fault_of(matcher):
+            raise refusal(fault, param)
         return matcher
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
@@ -124,11 +124,9 @@ def refusal(message: str, param: str = FIELD) -> RequestError:
 
 
 def check(grammar: str, param: str = FIELD) -> None:
-    """RequestError if `grammar` cannot be followed to the letter, with whatever tokenizer."""
-    limits = llguidance.LLParserLimits(verbose_errors=False)
-    _, found = llguidance.LLMatcher.validate_grammar_with_warnings(grammar, limits=limits)
-    if found:
-        raise refusal(f"The form cannot be followed: {_shown(found[0])}", param)
+    """RequestError if `grammar` cannot be followed to the letter at a bounded cost, with whatever tokenizer."""
+    with closing(GrammarTrial()) as trial:
+        trial.check(grammar, param)
 
 
 # -- forms ---------------------------------------------------------------------------------------------
@@ -146,20 +144,25 @@ def json_schema(schema: Mapping[str, Any], param: str = FIELD) -> str:
     return grammar
 
 
-def regex(pattern: str) -> str:
+def regex(pattern: str, param: str = FIELD) -> str:
     """Text that matches a regular expression as a whole; it is never run by a backtracking engine."""
     if not 0 < len(pattern) <= MAX_REGEX:
-        raise refusal(f"A pattern must have 1 to {MAX_REGEX} characters.")
+        raise refusal(f"A pattern must have 1 to {MAX_REGEX} characters.", param)
     grammar: str = llguidance.LLMatcher.grammar_from_regex(pattern)
     return grammar
 
 
-def lark(source: str) -> str:
+def lark(source: str, param: str = FIELD) -> str:
     """Text that a grammar in Lark's notation produces."""
     if not 0 < len(source) <= MAX_SCHEMA:
-        raise refusal(f"A grammar must have 1 to {MAX_SCHEMA} characters.")
+        raise refusal(f"A grammar must have 1 to {MAX_SCHEMA} characters.", param)
     grammar: str = llguidance.LLMatcher.grammar_from_lark(source)
     return grammar
+
+
+def one_of(texts: Sequence[str], param: str = FIELD) -> str:
+    """One of `texts`, which are not empty."""
+    return lark(f"start: {' | '.join(map(json.dumps, texts))}", param)
 
 
 def tool_calls(style: ToolStyle, tools: Sequence[Mapping[str, Any]], *, several: bool) -> str:
@@ -207,10 +210,3 @@ def _check_part(part: Any, param: str, depth: int) -> None:
     if isinstance(part, list):
         for item in part:
             _check_part(item, param, depth + 1)
-
-
-def _shown(error: str) -> str:
-    """A library's words in a sentence of ours: the first line, escaped and shortened."""
-    line = error.strip().splitlines()[0] if error.strip() else "it is too complex"
-    line = line if line.isprintable() else line.encode("unicode_escape").decode("ascii")
-    return (line if len(line) <= 200 else line[:199] + "…").rstrip(".") + "."

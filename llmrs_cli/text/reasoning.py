@@ -2,11 +2,12 @@
 
 Works on text, after stop strings. Only a tag at the very start of an answer opens a thought; some
 templates write it into the prompt, or write a closed pair there to switch thinking off (`opening`).
-Tool calls will be found the same way: a splitter over the pieces of one answer.
+`ThoughtTokens` counts on the tokens themselves, so it is the same however they were delivered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -90,6 +91,44 @@ class ReasoningSplitter:
         text = self._held if self._begun else self._held.lstrip()
         self._held, self._begun = "", self._begun or bool(text)
         return text
+
+
+class ThoughtTokens:
+    """Counts the tokens of a thought, its tags included; tokens may arrive in any pieces."""
+
+    def __init__(self, start: Opening, data_of: Callable[[int], bytes]) -> None:
+        """`data_of`: the bytes of a token."""
+        self.count = 0
+        self._data_of = data_of
+        self._state = start
+        self._held = b""
+        """Bytes in which a tag may have begun."""
+
+    def push(self, tokens: Iterable[int]) -> None:
+        """Take in the next tokens of the answer."""
+        for token in tokens:
+            if self._state is Opening.ANSWER:
+                return
+            self.count += 1
+            self._held += self._data_of(token)
+            if self._state is Opening.UNDECIDED:
+                self._decide()
+            if self._state is Opening.THOUGHT:
+                closed = CLOSE.encode() in self._held
+                self._state = Opening.ANSWER if closed else Opening.THOUGHT
+                self._held = self._held[1 - len(CLOSE) :]
+
+    def _decide(self) -> None:
+        begun, tag = self._held.lstrip(), OPEN.encode()
+        if begun.startswith(tag):
+            self._state = Opening.THOUGHT
+        elif not tag.startswith(begun):
+            self._state, self.count = Opening.ANSWER, 0
+
+    def finish(self) -> None:
+        """The answer has ended; a tag that was not finished was none."""
+        if self._state is Opening.UNDECIDED:
+            self._state, self.count = Opening.ANSWER, 0
 
 
 def _begun_tag(text: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from llmrs_cli.engine import masks
 from llmrs_cli.engine.api import Engine, Grammars
 from llmrs_cli.engine.masks import Masks
 from llmrs_cli.engine.plan import StepPlan, StepResult
@@ -153,6 +155,28 @@ def test_a_matcher_that_fails_allows_nothing() -> None:
     submit(one, ask("bound", "g"))
     list(run(one))
     assert [int(mask.max()) for mask in runner.masks] == [0, 1, 0, 0]
+    one.close()
+
+
+def test_a_mask_that_takes_too_long_is_waited_for_once_and_allows_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(masks, "PATIENCE", 0.01)
+    runner, released = Halves(), threading.Event()
+
+    class Slow(Counting):
+        def mask(self) -> NDArray[np.uint32]:
+            released.wait()
+            return super().mask()
+
+    one = engine(runner, 0, {"g": Slow()})
+    submit(one, ask("free"))
+    submit(one, ask("bound", "g", 1))
+    events = list(run(one))
+    assert {event.request_id for event in events if event.finish is FinishReason.LENGTH} == {"free", "bound"}
+    (table,) = runner.masks
+    assert sorted(int(row.max()) for row in table) == [0, 0xFFFFFFFF]
+    released.set()
     one.close()
 
 

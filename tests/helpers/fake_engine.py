@@ -47,6 +47,11 @@ class FakeEngine:
                 self._live[request_id][1],
             )
 
+    @property
+    def busy(self) -> bool:
+        """A request has not ended."""
+        return bool(self._live)
+
     def play(self) -> None:
         """One event of every request that has not ended."""
         for name, (events, sink) in list(self._live.items()):

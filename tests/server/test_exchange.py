@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
-from collections.abc import MutableMapping
 from typing import Any
 
 import pytest
@@ -13,84 +11,12 @@ import pytest
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.server import bridge, exchange
-from llmrs_cli.server.app import build_app
-from llmrs_cli.server.service import Phase, Service
-from llmrs_cli.server.settings import ServerSettings
-from llmrs_cli.text.generate import SamplingDefaults, TextEngine
-from llmrs_cli.text.template import ChatTemplate
-from llmrs_cli.text.tokenizer import Tokenizer
-from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, byte_ids, byte_tokenizer_json
-from tests.helpers.fake_engine import FakeEngine, Script, reply
+from llmrs_cli.server.service import Phase
+from tests.helpers.bench import Bench, Client
+from tests.helpers.byte_tokenizer import byte_ids
+from tests.helpers.fake_engine import reply
 
-Message = MutableMapping[str, Any]
 HELLO = tuple(byte_ids("hello"))
-
-
-class Client:
-    """One request by hand: what was sent to it, and whether it reads or has left."""
-
-    def __init__(self, body: Any, path: str = "/v1/completions") -> None:
-        self.sent: list[Message] = []
-        self.left = asyncio.Event()
-        self.reads = asyncio.Event()
-        self.reads.set()
-        self.cut_off = False
-        self._inbox: list[Message] = [{"type": "http.request", "body": json.dumps(body).encode()}]
-        headers = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        self.scope: Message = {
-            "type": "http",
-            "method": "POST",
-            "path": path,
-            "headers": headers,
-            "client": ("127.0.0.1", 1),
-            "state": {"abort": self._abort},
-        }
-
-    async def receive(self) -> Message:
-        if self._inbox:
-            return self._inbox.pop()
-        await self.left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        await self.reads.wait()
-        self.sent.append(message)
-
-    @property
-    def text(self) -> str:
-        return b"".join(message.get("body", b"") for message in self.sent).decode()
-
-    @property
-    def status(self) -> int | None:
-        return self.sent[0]["status"] if self.sent else None
-
-    def _abort(self) -> None:
-        self.cut_off = True
-
-
-class Bench:
-    """An application over a fake engine."""
-
-    def __init__(self, script: Script, *, at_once: bool = True, **settings: Any) -> None:
-        self.engine = FakeEngine(script, at_once=at_once)
-        self.service = Service(ServerSettings(("m",), **settings))
-        tokenizer = Tokenizer(byte_tokenizer_json())
-        text = TextEngine(
-            self.engine,
-            tokenizer=tokenizer,
-            template=ChatTemplate({"default": CHAT_TEMPLATE}),
-            defaults=SamplingDefaults(),
-        )
-        self.service.open(text)
-        self.app = build_app(self.service, io.StringIO())
-
-    def ask(self, client: Client) -> asyncio.Task[None]:
-        return asyncio.ensure_future(self.app(client.scope, client.receive, client.send))
-
-    async def until_asked(self) -> None:
-        """Until a request has reached the engine."""
-        while not self.engine.requests:
-            await asyncio.sleep(0.001)
 
 
 def body(**fields: Any) -> dict[str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -57,6 +59,70 @@ def test_a_pattern_is_kept_to(server: Served) -> None:
 def test_a_grammar_is_kept_to(server: Served) -> None:
     answer = both(server, chat(response_format={"type": "grammar", "grammar": 'start: "yes" | "no"'}))
     assert answer["content"] in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("structure", "expected"),
+    [
+        ({"regex": "[ab]{3}c"}, "[ab]{3}c"),
+        ({"choice": ["maybe", 'a "quoted" one', "漢字\n😊"]}, 'maybe|a "quoted" one|漢字\n😊'),
+        ({"grammar": 'start: "yes" | "no"'}, "yes|no"),
+        ({"json": {"enum": [7]}}, "7"),
+        ({"json": '{"const": "x"}'}, '"x"'),
+        ({"json_object": True}, r"\{[\s\S]*"),
+    ],
+)
+def test_forms_may_be_asked_for_as_vllm_s_clients_do(
+    server: Served, structure: dict[str, Any], expected: str
+) -> None:
+    answer = both(server, chat(structured_outputs=structure))
+    assert re.fullmatch(expected, answer["content"])
+
+
+@pytest.mark.parametrize(
+    "structure",
+    [
+        {},
+        {"regex": "a", "choice": ["a"]},
+        {"choice": []},
+        {"json": "["},
+        {"json_object": False},
+        {"structural_tag": "x"},
+        {"regex": "("},
+        {"choice": [""]},
+    ],
+)
+def test_a_structure_that_is_none_is_refused(server: Served, structure: dict[str, Any]) -> None:
+    reply = ask(server, structured_outputs=structure)
+    assert reply.status == 400
+    assert reply.error["param"].startswith("structured_outputs")
+
+
+def test_two_forms_are_refused(server: Served) -> None:
+    reply = ask(server, structured_outputs={"regex": "a"}, response_format={"type": "json_object"})
+    assert (reply.status, reply.error["param"]) == (400, "structured_outputs")
+
+
+def test_an_older_name_of_a_form_is_refused_with_the_newer_one(server: Served) -> None:
+    for name in ("guided_json", "guided_regex", "guided_choice", "guided_grammar"):
+        error = ask(server, **{name: {}}).error
+        assert (error["code"], error["param"]) == ("unsupported", name)
+        assert "structured_outputs" in error["message"]
+
+
+def test_a_schema_that_would_never_be_compiled_is_refused_and_holds_nobody_up(server: Served) -> None:
+    endless = form({"type": "integer", "multipleOf": 9_999_991})
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask, server, response_format=endless)
+        assert ask(server).status == 200
+        reply = asked.result()
+    assert (reply.status, reply.error["param"]) == (400, "response_format")
+
+
+def test_a_tool_whose_parameters_cannot_be_kept_to_is_refused(server: Served) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
+    reply = ask(server, tools=[tool], tool_choice="required")
+    assert (reply.status, reply.error["param"]) == (400, "tools")
 
 
 def test_completions_keep_to_a_form_too(server: Served) -> None:

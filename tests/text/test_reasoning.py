@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.text.reasoning import Opening, ReasoningSplitter, opening
+from llmrs_cli.text.reasoning import Opening, ReasoningSplitter, ThoughtTokens, opening
 
 
 def split(text: str, start: Opening = Opening.UNDECIDED, size: int = 1) -> tuple[str, str]:
@@ -66,3 +66,29 @@ def test_an_answer_is_not_held_back() -> None:
     assert splitter.push("<").content == ""
     assert splitter.push("b> x").content == "<b> x"
     assert splitter.push(" ").content == " "
+
+
+def counted(text: str, start: Opening, cuts: list[int]) -> int:
+    """Tokens of the thought in `text`, whose tokens are its pieces between `cuts`."""
+    ends = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
+    pieces = [text[a:b].encode() for a, b in zip(ends, ends[1:], strict=False)]
+    tokens = ThoughtTokens(start, pieces.__getitem__)
+    tokens.push(range(len(pieces)))
+    tokens.finish()
+    return tokens.count
+
+
+@given(st.text("<think/> a", max_size=30), st.sampled_from(Opening), st.lists(st.integers(0, 99), max_size=9))
+def test_a_thought_has_tokens_if_and_only_if_there_is_one(text: str, start: Opening, cuts: list[int]) -> None:
+    begun = text.lstrip().startswith("<think>") or start is Opening.THOUGHT
+    count = counted(text, start, cuts)
+    assert (count > 0) == (begun and start is not Opening.ANSWER and text != "")
+
+
+@given(st.text("ab <>", max_size=12), st.lists(st.integers(0, 99), max_size=9))
+def test_a_thought_ends_with_the_token_that_completes_its_tag(thought: str, cuts: list[int]) -> None:
+    text = f"<think>{thought}</think>"
+    ends = [*cuts, len(text)]
+    alone = counted(text, Opening.UNDECIDED, ends)
+    followed = counted(f"{text} and so on", Opening.UNDECIDED, [cut % (len(text) + 1) for cut in ends])
+    assert followed == alone == len({cut % (len(text) + 1) for cut in ends} - {0})

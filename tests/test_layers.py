@@ -67,6 +67,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine.backends": ("kernels", "engine.weights.packed", "engine.arrays"),
     # `engine` itself is its public names; TextEngine.open also puts the pieces together.
     "text": ("engine",),
+    # Opens engines of its own sizes and looks at what they run on.
+    "bench": ("engine", "kernels"),
     "hub": ("config", "engine.model.spec"),
     "chat": ("text", "hub", "engine.types", "config"),
     "batch": ("text", "hub", "engine.types", "config"),
@@ -77,7 +79,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "server.wire": ("engine.limits", "engine.stats", "engine.types"),
     "server.run": ("text", "engine.weights.checkpoint"),
     "library": ("cli", "text"),
-    "cli": ("text", "hub", "engine", "config", "chat", "batch", "server", "kernels"),
+    "cli": ("text", "hub", "engine", "config", "chat", "batch", "server", "kernels", "bench"),
 }
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from llmrs_cli.engine.backends.base import Backend
+    from llmrs_cli.engine.backends.handles import ModelWeights
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 
@@ -268,21 +269,36 @@ def open_engine(
     weights, workspace and KV cache; None stands for what suits the backend and fits. `progress` gets
     bytes loaded and bytes in all. `grammars` compiles those of requests. Raises ModelError, or DoesNotFitError with the sizes.
     """
-    from llmrs_cli.engine.backends.base import RowLimits
-    from llmrs_cli.engine.memory import plan_memory
-    from llmrs_cli.engine.runner import Runner
+    from llmrs_cli.engine.memory import plan_memory, size
     from llmrs_cli.engine.weights.load import load_model
 
-    spec = checkpoint.spec
     weights = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
-    plan = plan_memory(spec, backend, weights, context=context, rows=rows, memory=memory)
-    limits = plan.limits
+    plan = plan_memory(checkpoint.spec, backend, weights, context=context, rows=rows, memory=memory)
     try:
-        model = load_model(checkpoint, backend, progress, context=limits.context)
-        kv = backend.alloc_kv(spec.layers, limits.blocks, spec.kv_heads, spec.head_dim)
-        state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab))
+        model = load_model(checkpoint, backend, progress, context=plan.limits.context)
+        return assemble(checkpoint, backend, model, plan.limits, grammars=grammars, release=backend.close)
     except MemoryError as error:
-        raise DoesNotFitError(f"Memory ran out while loading; {plan}.") from error
+        raise DoesNotFitError(
+            f"Memory ran out while loading: {plan}; {size(backend.free_bytes())} are left now."
+        ) from error
+
+
+def assemble(
+    checkpoint: Checkpoint,
+    backend: Backend,
+    model: ModelWeights,
+    limits: EngineLimits,
+    *,
+    grammars: Compile | None = None,
+    release: Callable[[], None] = _nothing,
+) -> Engine:
+    """An engine on weights that are loaded; `release` is called when it closes. One at a time for a backend."""
+    from llmrs_cli.engine.backends.base import RowLimits
+    from llmrs_cli.engine.runner import Runner
+
+    spec = checkpoint.spec
+    kv = backend.alloc_kv(spec.layers, limits.blocks, spec.kv_heads, spec.head_dim)
+    state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab))
     scheduler = Scheduler(limits, model=checkpoint.identity, kv_dtype=backend.name)
     runner = Runner(backend, model, kv, state)
     return Engine(
@@ -290,6 +306,6 @@ def open_engine(
         runner,
         vocab=spec.vocab,
         lookahead=backend.lookahead,
-        release=backend.close,
+        release=release,
         grammars=None if grammars is None else Grammars(grammars, runner, Masks(spec.vocab)),
     )

@@ -1,0 +1,70 @@
+"""A model that stays loaded while one engine after another is opened on it, each of a size of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from llmrs_cli.engine.api import assemble
+from llmrs_cli.engine.backends.base import Backend
+from llmrs_cli.engine.backends.handles import ModelWeights
+from llmrs_cli.engine.loop import EngineThread
+from llmrs_cli.engine.memory import SHARE, plan_memory
+from llmrs_cli.engine.weights.checkpoint import Checkpoint
+from llmrs_cli.engine.weights.load import load_model
+
+
+def _unheard(_: int, __: int) -> None:
+    """Progress that nobody watches."""
+
+
+@dataclass(slots=True)
+class Workplace:
+    """Where scenarios run: model, backend, how much of the load, how often."""
+
+    checkpoint: Checkpoint
+    backend: Backend
+    scale: float = 1.0
+    """Of the number of requests and of their lengths; 1 is the scenario as it is described."""
+    repeats: int = 3
+    progress: Callable[[int, int], None] = _unheard
+    memory: int = 0
+    """Bytes for weights and engines; 0: what is free now."""
+    _model: ModelWeights | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.memory = self.memory or int(self.backend.free_bytes() * SHARE)
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the model's longest context."""
+        return self.checkpoint.spec.max_context
+
+    @property
+    def weights(self) -> int:
+        """Bytes of the model's weights."""
+        return sum(parameter.nbytes for parameter in self.checkpoint.parameters.values())
+
+    def scaled(self, count: int, least: int = 1) -> int:
+        """A count or a length in tokens at this scale."""
+        return max(least, round(count * self.scale))
+
+    @contextmanager
+    def engine(self, rows: int, context: int) -> Iterator[EngineThread]:
+        """An engine of `rows` rows and `context` tokens each, through the thread that chat and batch use.
+
+        Raises DoesNotFitError with the sizes.
+        """
+        checkpoint = self.checkpoint
+        plan = plan_memory(
+            checkpoint.spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory
+        )
+        with EngineThread(lambda: assemble(checkpoint, self.backend, self._loaded(), plan.limits)) as thread:
+            yield thread
+
+    def _loaded(self) -> ModelWeights:
+        """The model; loaded in the thread of the first engine."""
+        if self._model is None:
+            self._model = load_model(self.checkpoint, self.backend, self.progress)
+        return self._model

@@ -46,6 +46,8 @@ VARIABLES: Mapping[str, str] = {
     "SSL_CERT_FILE": "certificates to trust, for a proxy or mirror with its own authority",
     "NO_COLOR": "any value switches colour off",
     "FORCE_COLOR": "any value but 0 switches colour on",
+    "VISUAL": "editor of /edit, Ctrl-G and `llmrs config edit`",
+    "EDITOR": "the same, where VISUAL is not set",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used",
     "XDG_CONFIG_HOME": "parent of the settings folder",
     "XDG_CACHE_HOME": "parent of the cache folder",
@@ -74,6 +76,8 @@ class Settings:
     offline: Setting[bool] = field(default_factory=lambda: Setting(False))
     color: Setting[str] = field(default_factory=lambda: Setting("auto"))
     """auto, always or never."""
+    keys: Setting[str] = field(default_factory=lambda: Setting("emacs"))
+    """emacs or vi: how lines are edited in a conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,5 +250,6 @@ _KEYS: Mapping[str, _Key] = {
     "context": _Key("a positive number of tokens", lambda v: type(v) is int and v > 0, _context_variable),
     "offline": _Key("true or false", lambda v: isinstance(v, bool), _offline_variable),
     "color": _Key("auto, always or never", lambda v: v in ("auto", "always", "never"), _color_variables),
+    "keys": _Key("emacs or vi", lambda v: v in ("emacs", "vi"), lambda env: None),
 }
 """One rule for each field of `Settings`."""

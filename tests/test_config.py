@@ -39,10 +39,12 @@ def test_flag_beats_variable_beats_file(tmp_path: Path) -> None:
 
 
 def test_every_key_of_the_file_is_read(tmp_path: Path) -> None:
-    settings_file(tmp_path, 'model="qwen3-4b"\ndevice="cpu"\ncontext=4096\noffline=true\ncolor="never"\n')
+    settings_file(
+        tmp_path, 'model="qwen3-4b"\ndevice="cpu"\ncontext=4096\noffline=true\ncolor="never"\nkeys="vi"\n'
+    )
     settings = load_settings(env={}, folder=tmp_path)
     values = [getattr(settings, f.name).value for f in fields(settings)]
-    assert values == ["qwen3-4b", "cpu", 4096, True, "never"]
+    assert values == ["qwen3-4b", "cpu", 4096, True, "never", "vi"]
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,8 @@ def _set_stats(on: bool) -> Action:
 def _set_vi(talk: Talk, value: str) -> None:
     on = _is_on(value or "on", "/set vi")
     talk.desk.use_vi(on)
-    talk.screen.say(f"{'vi' if on else 'emacs'} keys from now on.")
+    keys = "vi" if on else "emacs"
+    talk.screen.say(f"{keys} keys from now on. (llmrs config set keys {keys} keeps them.)")
 
 
 def _set_format(talk: Talk, value: str) -> None:
@@ -226,6 +227,7 @@ _SWITCHES: Mapping[str, Action] = {
     "verbose": _set_stats(True),
     "quiet": _set_stats(False),
     "vi": _set_vi,
+    "emacs": lambda talk, value: _set_vi(talk, "off"),
     "format": _set_format,
     "think": lambda talk, value: _think(talk, value or "on"),
     "nothink": lambda talk, value: _think(talk, "off"),

@@ -37,6 +37,7 @@ class TalkCompleter(Completer):
                 "verbose",
                 "quiet",
                 "vi",
+                "emacs",
                 "format",
             ),
             "/help": lambda: [entry.name.removeprefix("/") for entry in COMMANDS],

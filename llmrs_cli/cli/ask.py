@@ -46,7 +46,7 @@ class Ask:
     stats: bool
     no_stream: bool
     markdown: bool | None
-    vi: bool
+    vi: bool | None
     timeout: float | None
 
     @property
@@ -145,7 +145,7 @@ _OPTIONS: list[Decorator] = [
         metavar="NAME",
         help="Go on with this saved session, by default with its model, or begin it.",
     ),
-    click.option("--no-save", is_flag=True, help="Do not save the conversation."),
+    click.option("--no-save", is_flag=True, help="Keep neither the conversation nor the lines typed in it."),
     click.option(
         "--overflow",
         type=click.Choice(["error", "oldest", "summarize"]),
@@ -183,6 +183,10 @@ _OPTIONS: list[Decorator] = [
         default=None,
         help="Whether an answer on a terminal is shown as Markdown. Default: where there is colour.",
     ),
-    click.option("--vi", is_flag=True, help="vi keys in a conversation."),
+    click.option(
+        "--vi/--emacs",
+        default=None,
+        help="Keys that edit lines in a conversation. Default: as the setting 'keys' says.",
+    ),
     timeout_option,
 ]

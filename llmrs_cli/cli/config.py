@@ -1,6 +1,6 @@
 """Settings: what they are, where each comes from, and how to change them.
 
-llmrs config [list | path | get KEY | set KEY VALUE | unset KEY] [--json]
+llmrs config [list | path | get KEY | set KEY VALUE | unset KEY | edit] [--json]
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from llmrs_cli.cli.options import json_option
 from llmrs_cli.cli.parameters import device, tokens
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.config import SETTINGS_FILE, VARIABLES, Setting, Settings, directories, load_settings
+from llmrs_cli.config import (
+    SETTINGS_FILE,
+    VARIABLES,
+    Setting,
+    Settings,
+    directories,
+    load_settings,
+    private_directory,
+)
+from llmrs_cli.errors import LlmrsError
 
 KEYS = tuple(field.name for field in fields(Settings))
 
@@ -33,7 +42,7 @@ def command(ctx: click.Context) -> None:
       llmrs config list
       llmrs config set device cpu
       llmrs config set context 8k
-      $EDITOR "$(llmrs config path)"
+      llmrs config edit
     """
     if ctx.invoked_subcommand is None:
         ctx.invoke(list_settings, as_json=False)
@@ -95,6 +104,20 @@ def unset_setting(key: str) -> None:
 
     change_setting(directories().config, key, None)
     warn_if_overruled(key)
+
+
+@command.command("edit")
+def edit_settings() -> None:
+    """Open the settings file in $VISUAL or $EDITOR, and say what is wrong with it afterwards."""
+    folder = private_directory(directories().config)
+    path = folder / SETTINGS_FILE
+    if not path.exists():
+        path.touch(mode=0o600)
+    try:
+        click.edit(filename=str(path))
+    except click.ClickException as error:
+        raise LlmrsError(f"The editor failed: {error.message}", hint="Set VISUAL or EDITOR.") from error
+    load_settings(env={}, folder=folder)
 
 
 def warn_if_overruled(key: str) -> None:

@@ -68,8 +68,9 @@ Nothing is ever read from the working directory.
   context   --ctx       LLMRS_CONTEXT         context = 8192
   offline   --offline   HF_HUB_OFFLINE        offline = true
   color                 NO_COLOR, FORCE_COLOR color = "never"
+  keys      --vi                              keys = "vi"
 
-'llmrs config list' shows their values and where each comes from, 'llmrs config path' where the file is.
+'llmrs config list' shows their values and where each comes from, 'llmrs config edit' opens the file.
 Any flag of a command has a variable as well, LLMRS_<COMMAND>_<FLAG>; it counts as that flag."""
 
 

@@ -169,8 +169,11 @@ def _session_name(store: SessionStore, ask: Ask) -> str | None:
 
 def _reader(ask: Ask, terminal: Terminal) -> Reader:
     from llmrs_cli.chat.reader import Reader
+    from llmrs_cli.config import load_settings
 
-    return Reader(_history_file(terminal), vi=ask.vi, colour=terminal.out_colour)
+    keys = load_settings({"keys": {True: "vi", False: "emacs", None: None}[ask.vi]}).keys.value
+    history = None if ask.no_save else _history_file(terminal)
+    return Reader(history, vi=keys == "vi", colour=terminal.out_colour)
 
 
 def _dress(reader: Reader, talk: Talk) -> None:

@@ -159,6 +159,8 @@ def test_keys_are_switched(talk: tuple[Talk, FakeEngine]) -> None:
     assert desk_of(talking).vi
     seen = talk_through(talking, "/set vi off", "/set vi maybe")
     assert not desk_of(talking).vi
+    talk_through(talking, "/set vi", "/set emacs")
+    assert not desk_of(talking).vi
     assert "on or off" in seen.warnings[0]
 
 

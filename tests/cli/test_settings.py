@@ -43,6 +43,7 @@ def test_every_setting_is_listed_with_its_origin(llmrs: Run, settings: Path) -> 
         "context": {"value": 4096, "origin": "LLMRS_CONTEXT"},
         "offline": {"value": False, "origin": "default"},
         "color": {"value": "auto", "origin": "default"},
+        "keys": {"value": "emacs", "origin": "default"},
     }
     text = llmrs("config", "list", env=env).stdout
     assert [line.split()[:2] for line in text.splitlines()[1:]] == [
@@ -51,6 +52,7 @@ def test_every_setting_is_listed_with_its_origin(llmrs: Run, settings: Path) -> 
         ["context", "4096"],
         ["offline", "false"],
         ["color", "auto"],
+        ["keys", "emacs"],
     ]
     assert llmrs("config", env=env).stdout == text
 
@@ -62,6 +64,35 @@ def test_the_path_is_that_of_the_file_which_is_private(llmrs: Run, settings: Pat
     assert stat.S_IMODE(settings.stat().st_mode) == 0o600
 
 
+def editor(folder: Path, script: str) -> str:
+    """A program that does `script` with the file it is given."""
+    path = folder / "editor"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_the_file_is_edited_in_the_user_s_editor(llmrs: Run, settings: Path, tmp_path: Path) -> None:
+    program = editor(tmp_path, 'test -e "$1" && echo \'keys = "vi"\' >> "$1"')
+    done(llmrs("config", "edit", env={"VISUAL": program}))
+    assert llmrs("config", "get", "keys").stdout == "vi\n"
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o600
+
+
+def test_a_file_that_was_edited_badly_is_said_to_be_so(llmrs: Run, settings: Path, tmp_path: Path) -> None:
+    program = editor(tmp_path, 'echo \'keys = "vim"\' > "$1"')
+    result = llmrs("config", "edit", env={"VISUAL": program})
+    assert result.exit_code == ExitCode.USAGE
+    assert "must be emacs or vi, not 'vim'" in result.stderr
+
+
+def test_an_editor_that_fails_is_one_sentence(llmrs: Run, settings: Path, tmp_path: Path) -> None:
+    for program in (editor(tmp_path, "exit 3"), "/nowhere/editor"):
+        result = llmrs("config", "edit", env={"VISUAL": program})
+        assert result.exit_code == 1
+        assert result.stderr.startswith("llmrs: The editor failed") and "Set VISUAL" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("key", "typed", "stored", "printed"),
     [
@@ -69,6 +100,7 @@ def test_the_path_is_that_of_the_file_which_is_private(llmrs: Run, settings: Pat
         ("context", "8k", "context = 8192", "8192"),
         ("offline", "True", "offline = true", "true"),
         ("color", "always", 'color = "always"', "always"),
+        ("keys", "vi", 'keys = "vi"', "vi"),
         ("model", "qwen2.5-3b", 'model = "qwen2.5-3b"', "qwen2.5-3b"),
     ],
 )

@@ -20,6 +20,7 @@ LINES = {
     "context": ("context = 4_096", "context=1"),
     "offline": ("offline = true",),
     "color": ("  color = 'never'",),
+    "keys": ('keys = "vi"',),
 }
 VALUES = {
     "model": st.text(alphabet=st.characters(codec="utf-8"), min_size=1).filter(str.strip),
@@ -27,6 +28,7 @@ VALUES = {
     "context": st.integers(1, 10**6),
     "offline": st.booleans(),
     "color": st.sampled_from(["auto", "always", "never"]),
+    "keys": st.sampled_from(["vi", "emacs"]),
 }
 COMMENTS = st.sampled_from(["", "# model = 'a comment'", "   ", "# color"])
 

@@ -12,9 +12,3 @@
 constexpr int PAGE = 64;
 constexpr int ROW_BYTES = HEAD_DIM * 2 + 16;  // of a shared tile; 16 odd: ldmatrix meets no bank twice
 constexpr float NEVER = -1e30f;               // a score that no key reaches, finite so that differences are
-
-DEVICE float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}

@@ -75,6 +75,9 @@ DEVICE uint4 load_uint4(const void* p) {
     return *reinterpret_cast<const uint4*>(p);
 }
 
+// Ask for the line of L2 that holds p.
+DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" :: "l"(p)); }
+
 DEVICE u32 shared_address(const void* p) {
     return static_cast<u32>(__cvta_generic_to_shared(p));
 }
@@ -87,6 +90,12 @@ DEVICE void copy_async(u32 shared, const void* global, bool valid) {
 DEVICE void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int N> DEVICE void copy_wait() {
     asm volatile("cp.async.wait_group %0;" :: "n"(N) : "memory");
+}
+
+DEVICE float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 // ---- reductions -------------------------------------------------------------------------------------

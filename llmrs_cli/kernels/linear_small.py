@@ -14,6 +14,8 @@ Epilogue = Literal["store", "add", "silu", "logits"]
 MAX_TOKENS = 16
 MAX_NORM_TOKENS = 8
 """With the norm fused."""
+MAX_ROWS = 300_000
+"""Rows of W: their product with the number of passes must fit 32 bits."""
 ROW_PADDING = 4
 """Floats between the partial sums of two tokens, against bank conflicts."""
 DEEP, SHALLOW = 6, 3
@@ -36,6 +38,17 @@ class SmallPlan:
     """Steps in flight."""
     resident: int = 3
     """Blocks that registers must leave room for on a multiprocessor."""
+    held: int = 1
+    """Turns whose sums wait before the warps of a block meet, at most: 8 tokens' worth fit."""
+
+    def holds(self, m: int) -> int:
+        """Turns of M tokens whose sums wait."""
+        return max(1, min(self.held, _padded(m) // m))
+
+
+def _padded(m: int) -> int:
+    """Tokens that a kernel computes."""
+    return 8 if m <= 8 else MAX_TOKENS
 
 
 def unit(bf16: bool, plan: SmallPlan) -> Unit:
@@ -51,8 +64,7 @@ def unit(bf16: bool, plan: SmallPlan) -> Unit:
 
 def shared_bytes(plan: SmallPlan, m: int, k: int, normed: bool) -> int:
     """Dynamic shared memory of a block: partial sums, the ring, and normalised tokens."""
-    tokens = 8 if m <= 8 else MAX_TOKENS
-    partial = plan.warps * tokens * (16 * plan.tiles + ROW_PADDING) * 4
+    partial = plan.warps * plan.holds(m) * m * (16 * plan.tiles + ROW_PADDING) * 4
     ring = plan.warps * plan.depth * (plan.tiles * 1024 + (0 if normed else m * 64))
     return partial + ring + (32 * (plan.warps + 1) + m * (ceil_div(k, 64) * 64 + 32) * 2 if normed else 0)
 
@@ -80,22 +92,23 @@ def default_plan(n: int, k: int, multiprocessors: int, shared_limit: int) -> Sma
 
 
 @cache
-def _kernel(source: Unit, name: str, width: str | int) -> Kernel:
-    wide = name.endswith(("add", "logits"))
+def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int) -> Kernel:
+    """A kernel of linear.cuh's signature over (N, K) weights."""
+    out = "f32" if epilogue in ("add", "logits") else "u16"
     return Kernel(
         source,
         name,
         (
-            Buffer("weight", "u16", ("N", "K")),
+            Buffer("weight", "u16", (n, "K")),
             Buffer("x", "u16", ("M", "K"), optional=True),
             Buffer("residual", "f32", ("T", "K"), optional=True),
             Buffer("rows", "i32", ("M",), optional=True),
             Buffer("norm", "f32", ("K",), optional=True),
             Scalar("eps", "f32"),
             Scalar("alpha", "f32"),
-            Buffer("bias", "f32", ("N",), optional=True),
-            Buffer("out", "f32" if wide else "u16", ("M", width)),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "split")),
+            Buffer("bias", "f32", (n,), optional=True),
+            Buffer("out", out, ("M", n // 2 if epilogue == "silu" else n)),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "split", "held")),
         ),
     )
 
@@ -125,15 +138,13 @@ def linear_small(
     """
     normed = norm is not None
     m = out.shape[0]
-    n = weight.shape[0]
-    k = weight.shape[1]
-    tokens = 8 if m <= 8 else MAX_TOKENS
-    if m > (MAX_NORM_TOKENS if normed else MAX_TOKENS) or k % 8 or weight.size >= 2**32:
+    n, k = weight.shape
+    if m > (MAX_NORM_TOKENS if normed else MAX_TOKENS) or k % 8 or weight.size >= 2**32 or n > MAX_ROWS:
         raise EngineFault(f"linear_small cannot serve {m} tokens of ({n}, {k}).")
-    name = f"{'norm_' if normed else ''}linear{tokens}_{epilogue}"
+    name = f"{'norm_' if normed else ''}linear{_padded(m)}_{epilogue}"
     shared = shared_bytes(plan, m, k, normed)
-    _kernel(unit(bf16, plan), name, n // 2 if epilogue == "silu" else "N").launch(
+    product_kernel(unit(bf16, plan), name, epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared),
-        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split,
+        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split, plan.holds(m),
     )  # fmt: skip

@@ -1,0 +1,105 @@
+// Shared by the kernels of few tokens: the problem, the norm before the product and what follows it.
+//
+// Prologue  plain: x (M, K) 16-bit.   norm: residual (M, K) float32, RMS norm into shared memory.
+// Epilogue  store: 16-bit y (M, N), + bias.   add: residual (M, N) float32 += y + bias.
+//           silu: W (2F, K) holds 8 rows of gate, 8 of up, and so on: one stream of memory, and a tile of 16 rows
+//           is 8 pairs; y (M, F) = silu(gate) · up · HEADROOM.   logits: float32 y (M, N).
+#pragma once
+#include "common.cuh"
+
+enum Epilogue { STORE, ADD, SILU, LOGITS };
+
+struct Problem {
+    const HALF* weight;      // (N, K)
+    const HALF* x;           // (M, K), plain prologue
+    const float* residual;   // (T, K), norm prologue
+    const int* rows;         // (M,) rows of `residual` to take, or null: 0 … M - 1
+    const float* norm;       // (K,), norm prologue
+    float eps;
+    float alpha;             // on x · Wᵀ
+    const float* bias;       // (N,) or null
+    void* out;               // (M, N) 16-bit or float32; for SILU (M, F)
+    int m, n, k;             // for SILU n = 2F
+    int split;               // WK: warps of a block along K, a divisor of WARPS
+    int held;                // turns whose sums wait in shared memory before the warps of a block meet
+};
+
+// The M residual rows times the norm's weights into shared memory, 16-bit, `stride` elements a row. The factor
+// 1 / rms of a token commutes with the product, so nobody waits for its sum: it goes to `factors` (M,), which is
+// complete after the next barrier but one, and the epilogue applies it.
+DEVICE void scale_row(const Problem& p, HALF* shared, int k, const float4& v, float& squares) {
+    const float4 w = *reinterpret_cast<const float4*>(p.norm + k);
+    squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+    *reinterpret_cast<uint2*>(shared) = make_uint2(pack2(v.x * w.x * HEADROOM, v.y * w.y * HEADROOM),
+                                                   pack2(v.z * w.z * HEADROOM, v.w * w.w * HEADROOM));
+}
+
+template <int MAX_M, int UNROLL = 4>
+DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch, float* factors) {
+    constexpr int STEP = WARPS * 128;
+    float squares[MAX_M] = {};
+    auto row_of = [&](int t) { return p.residual + i64(p.rows ? p.rows[t] : t) * p.k; };
+    if (p.m == 1) {  // all loads of the row in flight at once
+#pragma unroll 1
+        for (int k0 = threadIdx.x * 4; k0 < p.k; k0 += STEP * UNROLL) {
+            float4 v[UNROLL];
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (k0 + u * STEP < p.k) v[u] = *reinterpret_cast<const float4*>(row_of(0) + k0 + u * STEP);
+#pragma unroll
+            for (int u = 0; u < UNROLL; u++)
+                if (k0 + u * STEP < p.k) scale_row(p, shared + k0 + u * STEP, k0 + u * STEP, v[u], squares[0]);
+        }
+    } else {  // several tokens in flight at once
+#pragma unroll 1
+        for (int k = threadIdx.x * 4; k < p.k; k += STEP) {
+#pragma unroll
+            for (int t0 = 0; t0 < MAX_M; t0 += UNROLL) {
+                float4 v[UNROLL];
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++)
+                    if (t0 + u < p.m) v[u] = *reinterpret_cast<const float4*>(row_of(t0 + u) + k);
+#pragma unroll
+                for (int u = 0; u < UNROLL; u++)
+                    if (t0 + u < p.m)
+                        scale_row(p, shared + (t0 + u) * stride + k, k, v[u], squares[t0 + u]);
+            }
+        }
+    }
+#pragma unroll
+    for (int t = 0; t < MAX_M; t++) {
+        if (t >= p.m) break;
+        const float sum = warp_sum(squares[t]);
+        if (threadIdx.x % 32 == 0) scratch[t * WARPS + threadIdx.x / 32] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x < p.m) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) sum += scratch[threadIdx.x * WARPS + w];
+        factors[threadIdx.x] = rsqrtf(sum / p.k + p.eps) / HEADROOM;
+    }
+}
+
+// Output of row `row`; for SILU that is a gate row, and `up` belongs to row + 8.
+template <Epilogue E>
+DEVICE void write_out(const Problem& p, int token, int row, float value, float up) {
+    if (p.bias) value += p.bias[row];
+    if constexpr (E == SILU) {
+        if (p.bias) up += p.bias[row + 8];
+        const i64 at = i64(token) * (p.n / 2) + row / 16 * 8 + row % 16;
+        static_cast<HALF*>(p.out)[at] = to_half(value / (1.0f + __expf(-value)) * up * HEADROOM);
+    } else {
+        const i64 at = i64(token) * p.n + row;
+        if constexpr (E == STORE) static_cast<HALF*>(p.out)[at] = to_half(value);
+        if constexpr (E == ADD) static_cast<float*>(p.out)[at] += value;
+        if constexpr (E == LOGITS) static_cast<float*>(p.out)[at] = value;
+    }
+}
+
+#define KERNEL_OF(NAME, BLOCKS, FUNCTION)                                                                           \
+    extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) NAME(                                          \
+        const HALF* weight, const HALF* x, const float* residual, const int* rows, const float* norm, float eps,    \
+        float alpha, const float* bias, void* out, int m, int n, int k, int split, int held) {                      \
+        FUNCTION(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split, held});            \
+    }

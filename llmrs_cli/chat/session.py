@@ -103,6 +103,10 @@ class Session:
         empty = not self.conversation.messages(self.left_out)
         return None if empty else self._fitter.render(self.conversation, None, self.left_out)
 
+    def prompt_of(self, question: str) -> Prompt:
+        """What was said so far with `question` behind it, all of it."""
+        return self._fitter.render(self.conversation, question, 0)
+
     # -- what it does -------------------------------------------------------------------------------
 
     def ask(self, text: str, screen: Screen) -> Shown:

@@ -39,11 +39,13 @@ class Ask:
     hide_thinking: bool
     template_kwargs: dict[str, Any]
     choices: tuple[str, ...]
+    n: int
     schema: str | None
     json_mode: bool
     extract: bool
     as_json: bool
     stats: bool
+    verbose: bool
     no_stream: bool
     markdown: bool | None
     vi: bool | None
@@ -73,7 +75,7 @@ class Ask:
     @property
     def wants_result(self) -> bool:
         """Whether an option only makes sense for one answer."""
-        return self.as_json or self.extract or bool(self.choices)
+        return self.as_json or self.extract or bool(self.choices) or self.n > 1
 
     def check(self) -> None:
         """Raise UsageError for options that contradict each other."""
@@ -85,6 +87,8 @@ class Ask:
             "--choices and --schema or --json-mode": bool(self.choices)
             and bool(self.schema or self.json_mode),
             "--choices and -c or --session": bool(self.choices) and (self.cont or self.session is not None),
+            "--n and -c or --session": self.n > 1 and (self.cont or self.session is not None),
+            "--n and --choices": self.n > 1 and bool(self.choices),
         }
         for names, broken in rules.items():
             if broken:
@@ -172,11 +176,21 @@ _OPTIONS: list[Decorator] = [
         metavar="A,B,...",
         help="Answer with the likeliest of these labels; --json gives the probability of each.",
     ),
+    click.option(
+        "--n",
+        type=click.IntRange(1, 128),
+        default=1,
+        metavar="K",
+        help="Print K answers, drawn side by side, with an empty line between them.",
+    ),
     schema_option,
     click.option("--json-mode", is_flag=True, help="Hold the answer to a JSON object."),
     click.option("-x", "--extract", is_flag=True, help="Print only the first code block of the answer."),
     click.option("--json", "as_json", is_flag=True, help="Print the answer and its figures as JSON."),
     click.option("--stats", is_flag=True, help="Figures on stderr, also away from a terminal."),
+    click.option(
+        "-v", "--verbose", is_flag=True, help="Figures, and before them the commit, context and sampling."
+    ),
     click.option("--no-stream", is_flag=True, help="Print the answer when it is complete."),
     click.option(
         "--markdown/--no-markdown",

@@ -5,10 +5,11 @@ Every command comes this way. What is chosen without being asked is announced on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from llmrs_cli.cli.options import ModelOptions
+from llmrs_cli.cli.options import ModelOptions, over
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import Settings, directories, load_settings
 
@@ -29,10 +30,19 @@ class Chosen:
     """cuda:N, cpu or reference; never auto."""
     context: int | None
     """As asked for, in tokens."""
+    commit: str | None = None
+    """Of the repository that the model came from."""
+
+    def __str__(self) -> str:
+        """For people: name, pinned commit and device."""
+        return f"{self.name.text}{f' at commit {self.commit[:12]}' if self.commit else ''} on {self.device}"
 
 
-def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
-    """Settle device and model and bring the model here. Raises what `hub` raises."""
+def choose(options: ModelOptions, terminal: Terminal, *, runs: bool = True) -> Chosen:
+    """Settle device and model and bring the model here. Raises what `hub` raises.
+
+    `runs`: it is to run, so that one that does not fit is not fetched.
+    """
     from llmrs_cli.cli.fetching import Fetching
     from llmrs_cli.hub.access import HubAccess
     from llmrs_cli.hub.fit import fit_check
@@ -51,7 +61,8 @@ def choose(options: ModelOptions, terminal: Terminal) -> Chosen:
     name = choose_name(settings, options.revision, device, free, terminal)
     access = HubAccess.from_environment(offline=settings.offline.value)
     check = fit_check(name.text, free=free, context=settings.context.value)
-    return Chosen(name, locate(name, access, Fetching(terminal), check).path, device, settings.context.value)
+    found = locate(name, access, Fetching(terminal), check if runs else None)
+    return Chosen(name, found.path, device, settings.context.value, found.commit)
 
 
 def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:
@@ -67,6 +78,12 @@ def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> Text
         if note is not None:
             terminal.notice(note)
     return engine
+
+
+def drawing_note(engine: TextEngine, given: Mapping[str, Any]) -> str | None:
+    """How tokens are drawn, where the model's own files have a say in it; `given` is what the user said."""
+    drawn = over(engine.defaults, given)
+    return f"Drawn with {drawn}." if drawn.from_model else None
 
 
 def choose_device(device: str, terminal: Terminal) -> str:

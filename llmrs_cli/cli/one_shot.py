@@ -42,13 +42,13 @@ def answer_once(talk: Talk, question: str, ask: Ask, terminal: Terminal) -> int:
     if ask.as_json:
         terminal.data(json.dumps(_report(talk.model, shown, ask), ensure_ascii=False))
     elif ask.extract:
-        _print_code(shown.text, terminal)
+        print_code(shown.text, terminal)
     elif ask.no_stream:
         terminal.answer(shown.text)
         terminal.end_answer()
     if shown.finish is FinishReason.LENGTH:
         terminal.warn(_cut(shown.figures.used, talk.session.engine))
-    if ask.stats or (terminal.err_is_terminal and not ask.as_json):
+    if ask.stats or ask.verbose or (terminal.err_is_terminal and not ask.as_json):
         terminal.stats(talk.line(shown.figures))
     talk.save()
     return ExitCode.INTERRUPTED if shown.finish is FinishReason.ABORT else ExitCode.OK
@@ -76,7 +76,7 @@ def choose_label(talk: Talk, question: str, ask: Ask, terminal: Terminal) -> int
         terminal.data(json.dumps(report, ensure_ascii=False))
         return ExitCode.OK
     terminal.answer(f"{ranked[0][0]}\n")
-    if ask.stats or terminal.err_is_terminal:
+    if ask.stats or ask.verbose or terminal.err_is_terminal:
         terminal.stats(", ".join(f"{label} {100 * share:.1f} %" for label, share in ranked))
     return ExitCode.OK
 
@@ -106,7 +106,7 @@ class Gathering:
 
 
 def _report(model: str, shown: Shown, ask: Ask) -> dict[str, Any]:
-    text = next(iter(code_blocks(shown.text)), None) if ask.extract else shown.text
+    text = extracted(shown.text) if ask.extract else shown.text
     figures = shown.figures
     return {
         "model": model,
@@ -123,11 +123,17 @@ def _report(model: str, shown: Shown, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _print_code(text: str, terminal: Terminal) -> None:
-    blocks = code_blocks(text)
-    if not blocks:
+def extracted(text: str) -> str | None:
+    """The first code block of an answer; None if it has none."""
+    return next(iter(code_blocks(text)), None)
+
+
+def print_code(text: str, terminal: Terminal) -> None:
+    """Print the first code block, or all of an answer that has none, which is said."""
+    code = extracted(text)
+    if code is None:
         terminal.warn("The answer has no code block; this is all of it.")
-    terminal.answer(blocks[0] if blocks else text)
+    terminal.answer(text if code is None else code)
     terminal.end_answer()
 
 

@@ -11,7 +11,7 @@ checked here as far as they can be without a model, so that messages name the fl
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +74,12 @@ class Sampling:
             if not (value is None or value is False or value == ())
         }
 
-    def over(self, defaults: SamplingDefaults) -> SamplingDefaults:
-        """`defaults` with what was said in their place; for the line that says how tokens are drawn."""
-        names = {field.name for field in fields(defaults)}
-        return replace(defaults, **{name: value for name, value in self.given().items() if name in names})
+
+def over(defaults: SamplingDefaults, given: Mapping[str, Any]) -> SamplingDefaults:
+    """`defaults` with what was `given` (by field name) in their place; for the line that says how tokens are drawn."""
+    names = {field.name for field in fields(defaults)} - {"from_model"}
+    said = {name: value for name, value in given.items() if name in names and value is not None}
+    return replace(defaults, **said, from_model=defaults.from_model and said.keys() != names)
 
 
 def model_options(*, positional: bool = True, required: bool = False) -> Decorator:

@@ -5,8 +5,6 @@ llmrs run MODEL [PROMPT]...
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import click
 
 from llmrs_cli.cli.ask import Ask, ask_options
@@ -19,12 +17,9 @@ from llmrs_cli.cli.terminal import Terminal
 @model_options(required=True)
 @click.argument("words", metavar="[PROMPT]...", nargs=-1, type=text)
 @ask_options
-@click.option("--verbose", is_flag=True, hidden=True)
 @sampling_options
 @quiet_option
-def command(
-    model: ModelOptions, words: tuple[str, ...], ask: Ask, verbose: bool, sampling: Sampling, quiet: bool
-) -> int:
+def command(model: ModelOptions, words: tuple[str, ...], ask: Ask, sampling: Sampling, quiet: bool) -> int:
     """Run a model: answer PROMPT, or talk if there is none.
 
     The same as llmrs chat, with the prompt as an argument. Nothing runs in the background: the model is
@@ -38,5 +33,4 @@ def command(
     from llmrs_cli.cli.talking import ask_or_talk
 
     prompt = " ".join(words) if words else None
-    ask = replace(ask, stats=ask.stats or verbose)
     return ask_or_talk(model, prompt, ask, sampling, Terminal.standard(quiet=quiet))

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from llmrs_cli.cli.ask import Ask
 from llmrs_cli.cli.bandwidth import known_bandwidth
 from llmrs_cli.cli.faults import TimedOut
-from llmrs_cli.cli.models import Chosen, choose, open_engine
-from llmrs_cli.cli.options import ModelOptions, Sampling
+from llmrs_cli.cli.models import Chosen, choose, drawing_note, open_engine
+from llmrs_cli.cli.options import ModelOptions, Sampling, over
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.cli.time_limit import time_limit
 from llmrs_cli.errors import ExitCode, UsageError
@@ -39,7 +39,7 @@ def ask_or_talk(
     with _ended_line(terminal), time_limit(ask.timeout):
         if prompt is None and not ask.files and _is_interactive(terminal):
             if ask.wants_result:
-                raise UsageError("--json, -x and --choices need a question.", hint="Give it with -p.")
+                raise UsageError("--json, -x, --n and --choices need a question.", hint="Give it with -p.")
             return _converse(model, ask, sampling, terminal)
         return _ask(model, prompt, ask, sampling, terminal)
 
@@ -60,6 +60,7 @@ def _is_interactive(terminal: Terminal) -> bool:
 
 def _ask(model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, terminal: Terminal) -> int:
     from llmrs_cli.cli.desk import TerminalDesk
+    from llmrs_cli.cli.drafts import answer_often
     from llmrs_cli.cli.one_shot import answer_once, choose_label, question_of
 
     system = _system_prompt(ask)
@@ -74,11 +75,27 @@ def _ask(model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, 
         talk = _talk(engine, chosen, system, ask, sampling, TerminalDesk(model, terminal))
         if ask.choices:
             return choose_label(talk, question, ask, terminal)
+        _introduce(chosen, engine, sampling, ask, terminal)
+        if ask.n > 1:
+            return answer_often(talk, question, ask, terminal)
         return answer_once(talk, question, ask, terminal)
 
 
+def _beginning(chosen: Chosen, engine: TextEngine, sampling: Sampling) -> str:
+    """What answers, and how."""
+    return f"{chosen}; {over(engine.defaults, sampling.given())}; context {engine.context} tokens."
+
+
+def _introduce(chosen: Chosen, engine: TextEngine, sampling: Sampling, ask: Ask, terminal: Terminal) -> None:
+    """With -v say all of it; else, to a person, only what the model's files decide."""
+    if ask.verbose:
+        terminal.notice(_beginning(chosen, engine, sampling))
+    elif terminal.err_is_terminal and not ask.as_json and (note := drawing_note(engine, sampling.given())):
+        terminal.stats(note)
+
+
 def _rows(ask: Ask) -> int:
-    return max(1, min(len(ask.choices), 16))
+    return max(1, min(max(len(ask.choices), ask.n), 16))
 
 
 def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Terminal) -> int:
@@ -95,8 +112,7 @@ def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Termi
     try:
         talk = _talk(engine, chosen, system, ask, sampling, desk)
         _dress(reader, talk)
-        drawn = sampling.over(engine.defaults)
-        terminal.notice(f"{chosen.name.text} on {chosen.device}; {drawn}. /help lists what can be typed.")
+        terminal.notice(f"{_beginning(chosen, engine, sampling)} /help lists what can be typed.")
         if talk.session.turns:
             terminal.say(f"{talk.name}: {exchanges(len(talk.session.turns))}\n{last_exchange(talk.session)}")
         converse(talk, reader.read)

@@ -34,7 +34,7 @@ class Busy:
 
         self._on = False
         self._pairs[-1][1].synchronize()
-        return sum(get_elapsed_time(*pair) for pair in self._pairs) / 1e3
+        return float(sum(get_elapsed_time(*pair) for pair in self._pairs)) / 1e3
 
     def around(self, run: Callable[..., Any]) -> Callable[..., Any]:
         """`run` with an event before and one after it; only the outermost counts."""

@@ -8,7 +8,7 @@ except where it is the point.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,8 @@ from llmrs_cli.bench.workplace import Workplace
 from llmrs_cli.engine.loop import EngineThread
 
 Figures = dict[str, Any]
-SAMPLED = {"temperature": 0.8, "top_p": 0.95}
+GREEDY: Mapping[str, float] = {}
+SAMPLED: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 SYSTEM, ASKED = 2048, 32
 """Tokens of a shared system prompt, and of what follows it."""
 LONG = 32_768
@@ -54,11 +55,11 @@ def throughput(place: Workplace) -> Figures:
     }
 
 
-def _crowd(place: Workplace, rows: int, number: int, **sampling: float) -> Figures:
+def _crowd(place: Workplace, rows: int, number: int) -> Figures:
     prompt, answer, draw = place.scaled(256), place.scaled(128, 3), _draw()
     with place.engine(rows, prompt + answer) as engine, watch(place.backend) as device:
         runs = _repeated(
-            place, engine, lambda: asks(draw, engine.vocab, number, prompt, answer), device.start, **sampling
+            place, engine, lambda: asks(draw, engine.vocab, number, prompt, answer), device.start
         )
         busy = device.seconds()
         steps = [step for step in engine.stats().recent if step.tokens]
@@ -133,17 +134,16 @@ def sampled(place: Workplace) -> Figures:
     found: Figures = dict(SAMPLED)
     for rows in dict.fromkeys((1, place.scaled(64))):
         with place.engine(rows, prompt + answer) as engine:
-            rates = {
-                kind: _median(run.rate for run in _repeated(
-                    place, engine, lambda rows=rows, engine=engine: asks(draw, engine.vocab, rows, prompt, answer),
-                    **sampling,
-                ))
-                for kind, sampling in (("greedy", {}), ("sampled", SAMPLED))
-            }  # fmt: skip
+
+            def work(engine: EngineThread = engine, rows: int = rows) -> list[Ask]:
+                return asks(draw, engine.vocab, rows, prompt, answer)
+
+            greedy = _median(run.rate for run in _repeated(place, engine, work))
+            drawn = _median(run.rate for run in _repeated(place, engine, work, sampling=SAMPLED))
         found[f"rows_{rows}"] = {
-            "greedy_tokens_per_s": rates["greedy"],
-            "sampled_tokens_per_s": rates["sampled"],
-            "sampled_share": rates["sampled"] / rates["greedy"],
+            "greedy_tokens_per_s": greedy,
+            "sampled_tokens_per_s": drawn,
+            "sampled_share": drawn / greedy,
         }
     return found
 
@@ -197,7 +197,7 @@ def _repeated(
     engine: EngineThread,
     work: Callable[[], list[Ask]],
     before_last: Callable[[], None] = lambda: None,
-    **sampling: float,
+    sampling: Mapping[str, float] = GREEDY,
 ) -> list[Run]:
     """Runs after one that is thrown away; `before_last` is called before the last of them."""
     runs = []

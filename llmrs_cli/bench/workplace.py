@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from llmrs_cli.engine.api import assemble
+from llmrs_cli.engine.api import Engine, assemble
 from llmrs_cli.engine.backends.base import Backend
 from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.engine.loop import EngineThread
@@ -56,12 +56,14 @@ class Workplace:
 
         Raises DoesNotFitError with the sizes.
         """
-        checkpoint = self.checkpoint
-        plan = plan_memory(
-            checkpoint.spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory
-        )
-        with EngineThread(lambda: assemble(checkpoint, self.backend, self._loaded(), plan.limits)) as thread:
+        with EngineThread(lambda: self.stepped(rows, context)) as thread:
             yield thread
+
+    def stepped(self, rows: int, context: int) -> Engine:
+        """The same without a thread, for who wants to look at single steps."""
+        spec = self.checkpoint.spec
+        plan = plan_memory(spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory)
+        return assemble(self.checkpoint, self.backend, self._loaded(), plan.limits)
 
     def _loaded(self) -> ModelWeights:
         """The model; loaded in the thread of the first engine."""

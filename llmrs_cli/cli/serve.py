@@ -9,6 +9,7 @@ import importlib.util
 import os
 import socket
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,7 @@ def command(
            -d '{"messages": [{"role": "user", "content": "Hi"}]}'
     """
     _require_extra()
+    from llmrs_cli.server.lobby import lobby
     from llmrs_cli.server.run import listen
     from llmrs_cli.server.settings import ServerSettings, is_loopback
 
@@ -120,19 +122,21 @@ def command(
             hint="Give --api-key-file or LLMRS_API_KEY, or --insecure-no-auth if that is meant.",
         )
     terminal = Terminal.standard(quiet=quiet)
+    settings = ServerSettings(
+        names=served_model_name,
+        host=host,
+        keys=keys,
+        allowed_hosts=allowed_host,
+        origins=cors_origin,
+        queue=queue,
+        deadline=deadline,
+        drain=drain,
+        watchdog=watchdog,
+    )
     with listen(host, port) as listener:
-        chosen = choose(model, terminal)
-        settings = ServerSettings(
-            names=served_model_name or _names(chosen),
-            host=host,
-            keys=keys,
-            allowed_hosts=allowed_host,
-            origins=cors_origin,
-            queue=queue,
-            deadline=deadline,
-            drain=drain,
-            watchdog=watchdog,
-        )
+        with lobby(listener, settings, quiet=quiet):
+            chosen = choose(model, terminal)
+        settings = replace(settings, names=served_model_name or _names(chosen))
         return _serve(listener, settings, chosen, model.rows, terminal)
 
 

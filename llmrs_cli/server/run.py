@@ -17,15 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 from llmrs_cli.errors import EngineFault, ExitCode, UsageError
 from llmrs_cli.server.app import build_app
+from llmrs_cli.server.connections import http_server
 from llmrs_cli.server.remote import RemoteEngine
 from llmrs_cli.server.service import Phase, Service
-from llmrs_cli.server.settings import HEADER_SECONDS, MAX_CONNECTIONS, MAX_HEADER_BYTES, ServerSettings
+from llmrs_cli.server.settings import MAX_CONNECTIONS, ServerSettings
 from llmrs_cli.text.generate import TextEngine
 
 CUT_SECONDS = 5.0
@@ -96,7 +94,7 @@ class _Life:
 
     async def run(self) -> int:
         service = Service(self._settings)
-        server = _http(build_app(service, quiet=self._quiet))
+        server = http_server(build_app(service, quiet=self._quiet))
         with self._signals():
             serving = asyncio.create_task(server.serve(sockets=[self._listener]))
             try:
@@ -193,61 +191,3 @@ class _Life:
 async def _within(seconds: float, waiting: Any) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(waiting, seconds)
-
-
-def _http(app: Any) -> uvicorn.Server:
-    config = uvicorn.Config(
-        app,
-        http=Connection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        limit_concurrency=MAX_CONNECTIONS,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=1,
-    )
-    return _Server(config)
-
-
-class _Server(uvicorn.Server):
-    """Signals are ours."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-class Connection(H11Protocol):
-    """A connection whose client must send each header in time, and which its request can cut off."""
-
-    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
-        super().__init__(config, server_state, dict(app_state), _loop)
-        self._patience: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state["abort"] = transport.abort
-        self._be_patient()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._be_patient()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        if self._patience is not None:
-            self._patience.cancel()
-
-    def _be_patient(self) -> None:
-        """While a header is on its way, a clock runs that only its end stops."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            if self._patience is not None:
-                self._patience.cancel()
-                self._patience = None
-        elif self._patience is None and self.timeout_keep_alive_task is None:
-            self._patience = self.loop.call_later(HEADER_SECONDS, self.transport.abort)

@@ -46,7 +46,7 @@ class Service:
         self.settings = settings
         self.phase = Phase.LOADING
         self.created = int(time.time())
-        self.metrics = Metrics(settings.names[0], self._stats)
+        self.metrics = Metrics(next(iter(settings.names), ""), self._stats)
         self.idle = asyncio.Event()
         """Nothing is under way."""
         self.idle.set()

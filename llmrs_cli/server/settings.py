@@ -19,8 +19,8 @@ MAX_CONNECTIONS = 1024
 class ServerSettings:
     """What the command line decides."""
 
-    names: tuple[str, ...]
-    """The model's names; the first is the one in answers."""
+    names: tuple[str, ...] = ()
+    """The model's names; the first is the one in answers. None while it is not known which model it will be."""
     host: str = "127.0.0.1"
     keys: tuple[bytes, ...] = field(default=(), repr=False)
     """Any of these opens the server; none: it is open."""

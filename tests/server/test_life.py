@@ -19,6 +19,7 @@ from click.testing import CliRunner, Result
 
 from llmrs_cli.cli import serve as serve_command
 from llmrs_cli.cli.root import root
+from llmrs_cli.errors import ModelError
 from tests.helpers.served import Reply, Served, served, wait_until
 
 ENDLESS = {
@@ -159,10 +160,37 @@ def test_a_reader_that_does_not_read_is_let_go(own: Served) -> None:
 def test_a_client_may_come_while_the_model_loads(script_model: Path, tmp_path: Path) -> None:
     with served(script_model, tmp_path, ready=False) as server:
         reply = server.post("/v1/chat/completions", ENDLESS)
-        if reply.status == 503:
-            assert reply.error["code"] == "loading"
+        assert (reply.status, reply.error["code"]) == (503, "loading")
+        assert reply.headers["retry-after"] == "2"
         wait_until(lambda: server.get("/health/ready").status == 200)
         assert server.get("/health/live").json == {"status": "ready"}
+
+
+def test_a_client_may_come_while_the_model_is_being_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[tuple[str, int, str]] = []
+
+    def fetch(*_: Any) -> None:
+        for path in ("/health/live", "/health/ready", "/v1/models"):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("GET", path)
+            response = connection.getresponse()
+            heard.append((path, response.status, response.read().decode()))
+            connection.close()
+        raise ModelError("That was not the model.")
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(serve_command, "choose", fetch)
+    assert serve("x", "--port", str(port), "--quiet").exit_code == 5
+    assert [(path, status) for path, status, _ in heard] == [
+        ("/health/live", 200),
+        ("/health/ready", 503),
+        ("/v1/models", 503),
+    ]
+    assert all("loading" in body for _, _, body in heard)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
 
 
 def test_with_a_key_only_its_owner_is_served(script_model: Path, tmp_path: Path) -> None:

@@ -1,0 +1,73 @@
+"""Connections: uvicorn with limits of ours. What a connection carries is the application's business."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from llmrs_cli.server import settings
+from llmrs_cli.server.settings import MAX_CONNECTIONS, MAX_HEADER_BYTES
+
+
+def http_server(app: Any) -> uvicorn.Server:
+    """A server of `app`, for sockets that its caller opens; `should_exit` ends it."""
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        limit_concurrency=MAX_CONNECTIONS,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=1,
+    )
+    return _Server(config)
+
+
+class _Server(uvicorn.Server):
+    """Signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Connection(H11Protocol):
+    """A connection whose client must send each header in time, and which its request can cut off."""
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, dict(app_state), _loop)
+        self._patience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state["abort"] = transport.abort
+        self._be_patient()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._be_patient()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._patience is not None:
+            self._patience.cancel()
+
+    def _be_patient(self) -> None:
+        """While a header is on its way, a clock runs that only its end stops."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            if self._patience is not None:
+                self._patience.cancel()
+                self._patience = None
+        elif self._patience is None and self.timeout_keep_alive_task is None:
+            self._patience = self.loop.call_later(settings.HEADER_SECONDS, self.transport.abort)

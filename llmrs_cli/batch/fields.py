@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from llmrs_cli.errors import RequestError
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from llmrs_cli.text.forms import AnswerForm
 
 MAX_CHOICES = 128
+LONGEST = 64
+"""Characters of a key that may be a slip for one of ours."""
 
 _FOREIGN = {
     "temp": "temperature",
@@ -57,6 +60,12 @@ def read_options(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def nearest_option(name: str, known: frozenset[str]) -> str | None:
     """The known field that `name` was probably meant to be, or None if it is something else."""
+    return None if len(name) > LONGEST else _nearest(name, known)
+
+
+@lru_cache(maxsize=1024)
+def _nearest(name: str, known: frozenset[str]) -> str | None:
+    """Rows of one file have the same keys, so it is asked again and again."""
     plain = name.lower().replace("-", "_")
     if plain in _FOREIGN:
         return _FOREIGN[plain]

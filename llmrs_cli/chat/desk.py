@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 class Desk(Protocol):
     """Each method raises an LlmrsError if it cannot do what it says."""
 
+    commit: str | None
+    """Of the repository of the Hub that the model which answers came from; None: from somewhere else."""
+
     def open_model(self, name: str, old: TextEngine) -> TextEngine:
         """The engine of another model. `old` is closed once the new one is sure to be found."""
 

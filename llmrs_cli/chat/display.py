@@ -44,6 +44,7 @@ def _info(talk: Talk) -> str:
     session = talk.session
     rows = {
         "model": talk.model,
+        **({"commit": talk.desk.commit} if talk.desk.commit else {}),
         "context": f"{session.context} tokens",
         "vocabulary": f"{session.engine.vocab} tokens",
         "session": talk.name or "not saved",

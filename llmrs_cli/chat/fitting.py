@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmrs_cli.chat.conversation import Conversation
 from llmrs_cli.chat.screen import Screen
-from llmrs_cli.chat.summary import SHARE, sum_up
+from llmrs_cli.chat.summary import SHARE, NoRoomError, sum_up
 
 if TYPE_CHECKING:
     from llmrs_cli.text.generate import Prompt, TextEngine
@@ -67,19 +67,29 @@ class Fitter:
         def tokens(start: int) -> int:
             return len(self.render(earlier, question, start).ids)
 
+        if tokens(last) + begun >= self.engine.context:
+            return Fitted(earlier, first, prompt)
         if self.overflow is Overflow.SUMMARIZE:
             count = first_that_fits(now, last, tokens, limit - self.engine.context // SHARE)
-            summed = sum_up(self.engine, earlier, count, screen)
-            prompt = self.render(summed, question, 0)
-            if len(prompt.ids) <= limit:
+            summed = self._summed(earlier, question, count, screen)
+            if summed is not None and len(summed.prompt.ids) <= limit:
                 screen.warn(f"The context is full; summed up: the oldest {exchanges(count)}.")
-                return Fitted(summed, 0, prompt)
+                return summed
         start = first_that_fits(now, last, tokens, limit)
         screen.warn(
             f"The context of {self.engine.context} tokens is full; no longer sent: the oldest "
             f"{exchanges(start)} of {last} (--ctx makes room, --overflow chooses)."
         )
         return Fitted(earlier, start, self.render(earlier, question, start))
+
+    def _summed(self, earlier: Conversation, question: str, count: int, screen: Screen) -> Fitted | None:
+        """With a summary in place of the first `count` turns; None, which is said, if there is no room for one."""
+        try:
+            summed = sum_up(self.engine, earlier, count, screen)
+        except NoRoomError as error:
+            screen.warn(error.message)
+            return None
+        return Fitted(summed, 0, self.render(summed, question, 0))
 
     def render(self, earlier: Conversation, question: str | None, first: int) -> Prompt:
         """`earlier` from turn `first` on with a question behind it, as the template writes it."""

@@ -12,10 +12,11 @@ from llmrs_cli.chat.actions import ACTIONS
 from llmrs_cli.chat.attach import Typed
 from llmrs_cli.chat.commands import Command, parse
 from llmrs_cli.chat.talk import Talk
-from llmrs_cli.errors import EngineFault, LlmrsError
+from llmrs_cli.errors import ContextLengthError, EngineFault, LlmrsError
 
 TWICE = 1.0
 """Seconds within which a second Ctrl-C on an empty line leaves."""
+_MORE_ROOM = "/compact and /undo make room, --ctx gives more, --overflow makes it by itself."
 
 
 def converse(talk: Talk, read: Callable[[], Typed]) -> None:
@@ -38,6 +39,8 @@ def converse(talk: Talk, read: Callable[[], Typed]) -> None:
             talk.screen.say("Ctrl-C again leaves; so do Ctrl-D and /bye.")
         except EngineFault:
             raise
+        except ContextLengthError as error:
+            talk.screen.warn(f"{error.message} {_MORE_ROOM}")
         except LlmrsError as error:
             talk.screen.warn(str(error))
 

@@ -81,6 +81,12 @@ class Session:
         return self.conversation.turns
 
     @property
+    def can_make_room(self) -> bool:
+        """Whether there are turns before the last one that could be left out of the context."""
+        sent = len(self.turns) - max(self.left_out, self.conversation.summed)
+        return self._fitter.overflow is not Overflow.ERROR and sent > 1
+
+    @property
     def used(self) -> int:
         """Tokens that the conversation fills by now."""
         if self._used is None:
@@ -135,6 +141,11 @@ class Session:
         fitted = Fitted(self.conversation.without(1), self.left_out, self._prompt) if self._prompt else None
         if fitted is None or len(fitted.prompt.ids) + len(begun) >= self.context:
             fitted = self._fit(self.conversation.without(1), turn.question, screen, begun=len(begun))
+        if len(fitted.prompt.ids) + len(begun) >= self.context:
+            raise UsageError(
+                f"The answer fills the context of {self.context} tokens: it cannot go on.",
+                hint="--ctx gives more room, /undo forgets the exchange.",
+            )
         resumed = Resumed(self.engine, fitted.prompt.ids, begun, self.options)
         shown = show(resumed, screen, ReasoningSplitter(opening(fitted.prompt.text)), resumed.before)
         return self._remember(turn.question, fitted, replace(shown, ids=(*begun, *shown.ids)))

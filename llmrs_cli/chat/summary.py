@@ -24,17 +24,26 @@ SHARE = 8
 """A summary may take 1/SHARE of the context."""
 
 
+class NoRoomError(LlmrsError):
+    """One turn alone leaves no room in the context for a summary of it."""
+
+
 def sum_up(engine: TextEngine, conversation: Conversation, count: int, screen: Screen) -> Conversation:
     """`conversation` with a summary that stands for its first `count` turns and any earlier summary.
 
     Of turns that do not fit into one request the oldest are not looked at, which is said. Raises
-    LlmrsError if the model gives no summary or is stopped.
+    NoRoomError if the last of them does not fit, LlmrsError if the model gives no summary or is stopped.
     """
     room = max(1, engine.context // SHARE)
     first, prompt = conversation.summed, _request(engine, conversation, conversation.summed, count)
     while len(prompt.ids) + room > engine.context and first < count - 1:
         first += 1
         prompt = _request(engine, conversation, first, count)
+    if len(prompt.ids) >= engine.context:
+        raise NoRoomError(
+            f"What was said fills the context of {engine.context} tokens: there is no room to sum it up.",
+            hint="/undo and /clear make room; --ctx gives more.",
+        )
     if first > conversation.summed:
         screen.warn(f"The summary misses the oldest {first - conversation.summed}: they fill the context.")
     generation = engine.start(prompt.ids, GenerateOptions(max_tokens=room, temperature=0.0))

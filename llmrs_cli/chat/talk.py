@@ -36,9 +36,12 @@ class Talk:
         if shown.finish is FinishReason.ABORT:
             self.screen.say("[stopped; the answer so far is kept, /continue goes on]")
         elif shown.finish is FinishReason.LENGTH:
-            full = shown.figures.used >= self.session.context
-            reason = f"the context of {self.session.context} tokens is full" if full else "the token limit"
-            self.screen.warn(f"The answer was cut: {reason}. /continue goes on.")
+            context = self.session.context
+            full = shown.figures.used >= context
+            reason = f"the context of {context} tokens is full" if full else "the token limit"
+            goes_on = not full or self.session.can_make_room
+            further = "/continue goes on." if goes_on else "--ctx gives more room."
+            self.screen.warn(f"The answer was cut: {reason}. {further}")
         if self.show_stats:
             self.screen.stats(self.line(shown.figures))
         self.save()

@@ -38,6 +38,7 @@ class TerminalDesk:
     reader: Reader | None = None
     opened: TextEngine | None = None
     """The engine that was opened last; whoever made the desk closes it."""
+    commit: str | None = None
 
     def open_model(self, name: str, old: TextEngine) -> TextEngine:
         """Two models need not fit at once: the old one goes when the new one is on this machine. If that
@@ -55,7 +56,7 @@ class TerminalDesk:
                 f"{error.message} The former model is gone.",
                 hint="llmrs chat -c goes on with the conversation.",
             ) from error
-        self.options, self.opened = options, engine
+        self.options, self.opened, self.commit = options, engine, chosen.commit
         return engine
 
     def models(self) -> list[str]:

@@ -44,7 +44,7 @@ def answer_often(talk: Talk, question: str, ask: Ask, terminal: Terminal) -> int
                 _print(drafts[-1], len(drafts), ask, terminal)
     seconds = time.monotonic() - started
     if ask.as_json:
-        terminal.data(json.dumps(_report(talk.model, drafts, generation, seconds, ask), ensure_ascii=False))
+        terminal.data(json.dumps(_report(talk, drafts, generation, seconds, ask), ensure_ascii=False))
     cut = sum(draft.finish is FinishReason.LENGTH for draft in drafts)
     if cut:
         terminal.warn(f"{cut} of {len(drafts)} answers were cut at --max-tokens or the end of the context.")
@@ -89,11 +89,12 @@ def _print(draft: Draft, number: int, ask: Ask, terminal: Terminal) -> None:
 
 
 def _report(
-    model: str, drafts: list[Draft], generation: Generation, seconds: float, ask: Ask
+    talk: Talk, drafts: list[Draft], generation: Generation, seconds: float, ask: Ask
 ) -> dict[str, Any]:
     usage = generation.result().usage
     return {
-        "model": model,
+        "model": talk.model,
+        "commit": talk.desk.commit,
         "texts": [extracted(draft.text) if ask.extract else draft.text for draft in drafts],
         "reasonings": [draft.thought or None for draft in drafts],
         "finish_reasons": [str(draft.finish) for draft in drafts],

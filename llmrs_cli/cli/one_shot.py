@@ -40,7 +40,7 @@ def answer_once(talk: Talk, question: str, ask: Ask, terminal: Terminal) -> int:
     whole = ask.as_json or ask.extract or ask.no_stream
     shown = talk.session.ask(question, Gathering(terminal) if whole else terminal)
     if ask.as_json:
-        terminal.data(json.dumps(_report(talk.model, shown, ask), ensure_ascii=False))
+        terminal.data(json.dumps(_report(talk, shown, ask), ensure_ascii=False))
     elif ask.extract:
         print_code(shown.text, terminal)
     elif ask.no_stream:
@@ -70,6 +70,7 @@ def choose_label(talk: Talk, question: str, ask: Ask, terminal: Terminal) -> int
     if ask.as_json:
         report = {
             "model": talk.model,
+            "commit": talk.desk.commit,
             "choice": ranked[0][0],
             "probabilities": dict(zip(ask.choices, shares, strict=True)),
         }
@@ -105,11 +106,12 @@ class Gathering:
         return self._terminal.working(text)
 
 
-def _report(model: str, shown: Shown, ask: Ask) -> dict[str, Any]:
+def _report(talk: Talk, shown: Shown, ask: Ask) -> dict[str, Any]:
     text = extracted(shown.text) if ask.extract else shown.text
     figures = shown.figures
     return {
-        "model": model,
+        "model": talk.model,
+        "commit": talk.desk.commit,
         "text": text,
         "reasoning": shown.thought or None,
         "finish_reason": str(shown.finish),
@@ -120,7 +122,13 @@ def _report(model: str, shown: Shown, ask: Ask) -> dict[str, Any]:
         },
         "seed": shown.seed,
         "seconds": {"first_token": round(figures.first, 3), "total": round(figures.total, 3)},
+        "tokens_per_second": _rounded(figures.rate, 1),
+        "share_of_memory_speed": _rounded(talk.share(figures), 3),
     }
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)
 
 
 def extracted(text: str) -> str | None:

@@ -72,7 +72,8 @@ def _ask(model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, 
         return ExitCode.OK
     chosen = choose(model, terminal)
     with open_engine(chosen, terminal, rows=model.rows or _rows(ask)) as engine:
-        talk = _talk(engine, chosen, system, ask, sampling, TerminalDesk(model, terminal))
+        desk = TerminalDesk(model, terminal, commit=chosen.commit)
+        talk = _talk(engine, chosen, system, ask, sampling, desk)
         if ask.choices:
             return choose_label(talk, question, ask, terminal)
         _introduce(chosen, engine, sampling, ask, terminal)
@@ -108,7 +109,7 @@ def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Termi
     chosen = choose(model, terminal)
     engine = open_engine(chosen, terminal, rows=model.rows or 1)
     reader = _reader(ask, terminal)
-    desk = TerminalDesk(model, terminal, reader, engine)
+    desk = TerminalDesk(model, terminal, reader, engine, chosen.commit)
     try:
         talk = _talk(engine, chosen, system, ask, sampling, desk)
         _dress(reader, talk)

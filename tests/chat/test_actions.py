@@ -196,6 +196,13 @@ def test_show_prompt_is_the_text_that_the_model_gets(talk: tuple[Talk, FakeEngin
     assert "info, system" in seen.warnings[0]
 
 
+def test_show_info_names_the_commit_of_a_model_from_the_hub(talk: tuple[Talk, FakeEngine]) -> None:
+    talking, _ = talk
+    assert "commit" not in talk_through(talking, "/show").said[-1]
+    desk_of(talking).commit = "0123abc"
+    assert "  commit        0123abc\n" in talk_through(talking, "/show info").said[-1]
+
+
 def test_context_adds_up(talk: tuple[Talk, FakeEngine]) -> None:
     talking, _ = talk
     seen = talk_through(talking, "one", "/system S", "/context")

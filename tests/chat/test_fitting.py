@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -123,12 +124,44 @@ def test_a_summary_that_is_empty_changes_nothing() -> None:
     assert session.conversation == before
 
 
-def test_a_full_context_makes_room_before_an_answer_goes_on() -> None:
-    def endless(request: Request) -> Iterator[TokenEvent]:
-        for number in range(request.params.max_tokens):
-            last = number == request.params.max_tokens - 1
-            yield TokenEvent(request.id, (ABC,), finish=FinishReason.LENGTH if last else None)
+def endless(request: Request) -> Iterator[TokenEvent]:
+    """An answer as long as it may be."""
+    for number in range(request.params.max_tokens):
+        last = number == request.params.max_tokens - 1
+        yield TokenEvent(request.id, (ABC,), finish=FinishReason.LENGTH if last else None)
 
+
+def test_one_exchange_that_fills_the_context_can_be_left_out_but_neither_summed_up_nor_continued() -> None:
+    session, fake = session_over(endless, context=300, overflow=Overflow.SUMMARIZE, max_tokens=None)
+    seen = talk(session, "q1", "/continue", "/compact")
+    assert "the context of 300 tokens is full. --ctx gives more room." in seen.warnings[0]
+    assert "it cannot go on" in seen.warnings[1]
+    assert "no room to sum it up" in seen.warnings[2]
+    assert (len(seen.warnings), len(fake.requests), len(session.turns)) == (3, 1, 1)
+    seen = talk(session, "q2")
+    assert "no room to sum it up" in seen.warnings[0]
+    assert "no longer sent: the oldest 1 exchange of 1" in seen.warnings[1]
+    assert "q1" not in prompt_of(fake) and "q2" in prompt_of(fake)
+    assert "/continue" not in seen.warnings[2], "of what is sent nothing is left to leave out"
+
+
+def test_where_room_can_be_made_the_way_on_is_named() -> None:
+    session, _ = session_over(endless, context=300, overflow=Overflow.OLDEST, max_tokens=50)
+    talk(session, "q1")
+    session.options = replace(session.options, max_tokens=None)
+    assert "is full. /continue goes on." in talk(session, "q2").warnings[0]
+
+
+@pytest.mark.parametrize("overflow", [Overflow.OLDEST, Overflow.SUMMARIZE])
+def test_nothing_is_left_out_for_a_question_that_will_not_fit_anyway(overflow: Overflow) -> None:
+    session, fake = session_over(SHORT, context=250, overflow=overflow)
+    seen = talk(session, "one", "x" * 300, "two")
+    (refused,) = seen.warnings
+    assert "250" in refused and "/compact and /undo make room" in refused
+    assert "one" in prompt_of(fake)
+
+
+def test_a_full_context_makes_room_before_an_answer_goes_on() -> None:
     session, fake = session_over(endless, context=400, overflow=Overflow.OLDEST, max_tokens=50)
     seen = talk(session, "q1" * 20, "q2" * 20)
     while session.used < session.context:

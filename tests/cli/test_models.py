@@ -51,6 +51,16 @@ def test_a_model_that_does_not_fit_is_refused_before_its_weights(
     assert not any("safetensors" in seen.path for seen in hub.seen)
 
 
+def test_the_commit_that_answers_is_told(llmrs: Run, online: FakeHub) -> None:
+    commit = online.repos["a/b"].commit
+    for line in ("-p Hi", "-p Hi --n 2", "-p Hi --choices a,b"):
+        assert json.loads(llmrs("chat", "a/b@main", *line.split(), "--json").stdout)["commit"] == commit
+    assert (
+        f"a/b@main at commit {commit[:12]} on reference; "
+        in llmrs("chat", "a/b@main", "-p", "Hi", "-v").stderr
+    )
+
+
 @pytest.mark.parametrize(("args", "asked"), [(["--revision", "v1"], "v1"), ([], "main")])
 def test_a_revision_is_asked_for(
     llmrs: Run, hub: FakeHub, tmp_path: Path, args: list[str], asked: str

@@ -74,6 +74,7 @@ class PaperDesk:
         self.shown_to_editor: list[str] = []
         self.lines: list[str] = []
         self.vi = False
+        self.commit: str | None = None
         self.others: dict[str, TextEngine] = {}
         """Models that can be opened."""
 

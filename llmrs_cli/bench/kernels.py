@@ -7,7 +7,7 @@ size. The weights are those of a model of so many layers that one op's weights a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -97,22 +97,15 @@ def layers_for(spec: ModelSpec, spread: int = SPREAD) -> int:
     return min(MOST_LAYERS, max(2, -(-spread // smallest)))
 
 
-def lay(
-    make: Callable[[ModelSpec], Checkpoint],
-    spec: ModelSpec,
-    backend: Backend,
-    top: Ceilings,
-    spread: int = SPREAD,
-) -> Bed:
-    """Load a random model with the layers of `spec`, as many of them as `spread` asks for."""
-    checkpoint = make(replace(spec, layers=layers_for(spec, spread)))
-    parameters = checkpoint.parameters
+def lay(checkpoint: Checkpoint, backend: Backend, top: Ceilings) -> Bed:
+    """Load a model to time ops on; `layers_for` says how many layers it should have."""
+    spec, parameters = checkpoint.spec, checkpoint.parameters
     sizes = {
         op: sum(parameters[in_layer(0, f"{module}.weight")].nbytes for module in modules)
         for op, modules in LINEARS.items()
     }
     sizes["head"] = parameters[EMBEDDING if spec.tied_head else HEAD].nbytes
-    return Bed(checkpoint.spec, sizes, backend, load_model(checkpoint, backend, context=PREFILLS[-1]), top)
+    return Bed(spec, sizes, backend, load_model(checkpoint, backend), top)
 
 
 def time_linears(bed: Bed, sizes: Sequence[int]) -> Iterator[Timing]:

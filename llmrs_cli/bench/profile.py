@@ -138,14 +138,14 @@ def _kernels(backend: Backend, engine: Engine) -> Parts:
     found: Parts = {}
     with cupy.cuda.Stream(non_blocking=True) as stream:
         for body in bodies:
-            for name, seconds in _marginal(stream, body):
+            for name, seconds in _marginal(stream, body, type(watched.device)):
                 found.setdefault(name, []).append(seconds)
     return found
 
 
-def _marginal(stream: Any, body: Callable[[], Any]) -> list[tuple[str, float]]:
+def _marginal(stream: Any, body: Callable[[], Any], device: type) -> list[tuple[str, float]]:
     """Each launch of `body` with the time by which it makes the recording longer."""
-    with _cut() as cut:
+    with _cut(device) as cut:
         body()
         names = list(cut.names)
         times = []
@@ -169,13 +169,12 @@ class _Cut:
 
 
 @contextmanager
-def _cut() -> Iterator[_Cut]:
-    """Stand between launchers and the device."""
-    from llmrs_cli.kernels.device import CudaDevice
+def _cut(device: Any) -> Iterator[_Cut]:
+    """Stand between launchers and the class of the device."""
     from llmrs_cli.kernels.gemm import Gemm
 
     cut = _Cut()
-    launch, multiply = CudaDevice.launch, Gemm.__call__
+    launch, multiply = device.launch, Gemm.__call__
 
     def cut_launch(self: Any, kernel: Any, shape: Any, slots: bytes) -> None:
         if cut.passes(f"{kernel.unit.stem}.{kernel.name}"):
@@ -185,10 +184,9 @@ def _cut() -> Iterator[_Cut]:
         if cut.passes(f"cublaslt {x.shape[0]} x {weight.shape[0]} x {weight.shape[1]}"):
             multiply(self, bf16, x, weight, *rest, **named)
 
-    patched: Any = CudaDevice
     other: Any = Gemm
-    patched.launch, other.__call__ = cut_launch, cut_multiply
+    device.launch, other.__call__ = cut_launch, cut_multiply
     try:
         yield cut
     finally:
-        patched.launch, other.__call__ = launch, multiply
+        device.launch, other.__call__ = launch, multiply

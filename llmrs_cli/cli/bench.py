@@ -1,28 +1,32 @@
 """Measures how fast a model runs here, beside what the memory allows.
 
-llmrs bench MODEL [--batch 1,8,32]
+llmrs bench MODEL [--batch 1,8,32] [--scenario NAME]
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from llmrs_cli import __version__
+from llmrs_cli.cli.bench_names import NAMES
 from llmrs_cli.cli.models import choose, choose_device, model_named
 from llmrs_cli.cli.options import ModelOptions, model_options
+from llmrs_cli.cli.parameters import FiniteRange
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import load_settings
 from llmrs_cli.errors import ExitCode, ModelError, quoted
 
 if TYPE_CHECKING:
+    from llmrs_cli.engine.model.spec import ModelSpec
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 
@@ -69,20 +73,27 @@ def _batches(typed: str) -> tuple[int, ...]:
     return batches
 
 
+OWN = {"serve": "llmrs_cli.cli.bench_serve", "kernels": "llmrs_cli.cli.bench_kernels"}
+"""Words that stand in the place of MODEL and are commands of their own."""
+
+
 class Bench(click.Command):
-    """`bench MODEL`, or `bench serve`, which is a command of its own."""
+    """`bench MODEL`, or one of `OWN`."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        if args[:1] == ["serve"]:
-            from llmrs_cli.cli.bench_serve import command as serve
-
-            return serve.make_context(f"{info_name} serve", args[1:], parent, **extra)
+        if args and args[0] in OWN:
+            other: click.Command = import_module(OWN[args[0]]).command
+            return other.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         return super().make_context(info_name, args, parent, **extra)
 
 
-@click.command("bench", cls=Bench, epilog="'llmrs bench serve --help' loads and measures a running server.")
+@click.command(
+    "bench",
+    cls=Bench,
+    epilog="'llmrs bench serve --help' loads and measures a running server, 'llmrs bench kernels --help' single kernels.",
+)
 @model_options(required=True)
 @click.option(
     "--batch",
@@ -113,6 +124,22 @@ class Bench(click.Command):
     help="Runs; the median counts.",
 )
 @click.option(
+    "-s",
+    "--scenario",
+    "scenarios",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    help=f"Instead of --batch, loads of fixed sizes: {', '.join(NAMES)}; repeatable.",
+)
+@click.option(
+    "--scale",
+    type=FiniteRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    metavar="X",
+    help="A share of a scenario's requests and lengths.",
+)
+@click.option(
     "--random-weights", is_flag=True, help="Need only config.json, or an alias: weights are made up."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -122,6 +149,8 @@ def command(
     prompt_tokens: int,
     tokens: int,
     repeats: int,
+    scenarios: tuple[str, ...],
+    scale: float,
     random_weights: bool,
     as_json: bool,
 ) -> int:
@@ -131,12 +160,23 @@ def command(
     compares the bytes of the weights, read once a decode step, with the bandwidth of a plain loop over
     memory measured in the same run.
 
+    Scenarios go through the engine as chat and batch use it: single (one request of 256 + 128 tokens, and first
+    tokens), throughput (256 requests, 64 of them running, then all), prefill (16 prompts of 2,048), mixed (lengths
+    and arrivals as in use), sampled against greedy, long (a context of 32k), prefix (a shared system prompt),
+    startup (a process until its first token), profile (where a step's time goes); all of them but the last two: all.
+
     \b
       llmrs bench smollm2-135m
       llmrs bench qwen2.5-7b-awq --random-weights --batch 1,64 --json
+      llmrs bench qwen2.5-7b --random-weights -s single -s throughput --json
     """
     terminal = Terminal.standard()
     device, checkpoint, name = _checkpoint(model, random_weights, terminal)
+    if scenarios:
+        from llmrs_cli.cli.bench_scenarios import Choice, run
+
+        run(checkpoint, Choice(name, device, scenarios, scale, repeats, random_weights), terminal, as_json)
+        return ExitCode.OK
     load = _Plan(batches, prompt_tokens, tokens, repeats)
     report = _measure(checkpoint, name, device, load, random_weights, terminal)
     if as_json:
@@ -167,23 +207,34 @@ def _checkpoint(model: ModelOptions, random_weights: bool, terminal: Terminal) -
     return choose_device(settings.device.value, terminal), random_model(model.model), model.model
 
 
-def random_model(text: str) -> Checkpoint:
-    """Random weights for an alias or for a folder with config.json."""
+def random_model(text: str, layers: Callable[[ModelSpec], int] | None = None) -> Checkpoint:
+    """Random weights for an alias or for a folder with config.json; `layers` says of how many layers instead."""
     import tempfile
 
+    from llmrs_cli.engine.weights.checkpoint import read_config
     from llmrs_cli.engine.weights.random import random_checkpoint
 
     name = model_named(text)
     if name.alias is not None:
-        with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:
-            (Path(folder) / "config.json").write_text(json.dumps(dict(name.alias.config)), encoding="utf-8")
-            return random_checkpoint(Path(folder))
-    if name.path is None or not (name.path / "config.json").is_file():
+        config = dict(name.alias.config)
+    elif name.path is not None and (name.path / "config.json").is_file():
+        config = read_config(name.path)[0]
+    else:
         raise ModelError(
             f"{quoted(text)} is neither an alias nor a folder with config.json.",
             hint="Random weights need one of the two.",
         )
-    return random_checkpoint(name.path)
+    with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:
+
+        def made() -> Checkpoint:
+            (Path(folder) / "config.json").write_text(json.dumps(config), encoding="utf-8")
+            return random_checkpoint(Path(folder))
+
+        checkpoint = made()
+        if layers is None:
+            return checkpoint
+        config["num_hidden_layers"] = layers(checkpoint.spec)
+        return made()
 
 
 def _measure(

@@ -12,7 +12,6 @@ from llmrs_cli.bench.clock import Call, Clock, HostClock
 from llmrs_cli.bench.kernels import Bed, Timing, Work
 from llmrs_cli.bench.profile import profile
 from llmrs_cli.bench.workplace import Workplace
-from llmrs_cli.engine.weights.random import random_checkpoint
 
 
 class Ticking:
@@ -39,7 +38,7 @@ class Known:
 
 @pytest.fixture
 def bed(place: Workplace) -> Bed:
-    return kernels.lay(random_checkpoint, place.checkpoint.spec, place.backend, Known(), spread=1 << 16)
+    return kernels.lay(place.checkpoint, place.backend, Known())
 
 
 def test_every_linear_is_timed_at_every_size(bed: Bed) -> None:

@@ -73,13 +73,13 @@ class Pinned(bytearray):
 
 
 class Event:
-    """Something that has always happened already."""
+    """Something that has always happened already; its time is the number of launches before it, in ms."""
 
     def __init__(self, disable_timing: bool = False) -> None:
-        pass
+        self.count = 0
 
     def record(self, stream: Any = None) -> None:
-        pass
+        self.count = Stream.launches
 
     def synchronize(self) -> None:
         pass
@@ -95,6 +95,7 @@ class Graph:
         self.launches = launches
 
     def launch(self, stream: Any = None) -> None:
+        Stream.launches += len(self.launches)
         for launch in self.launches:
             launch()
 
@@ -104,6 +105,8 @@ class Stream:
 
     ptr = 0
     tape: ClassVar[list[Launch] | None] = None
+    launches: ClassVar[int] = 0
+    """So far, replayed ones included."""
 
     def __init__(self, non_blocking: bool = False) -> None:
         pass
@@ -156,13 +159,25 @@ class Device:
 
     def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
         run = _KERNELS.get(kernel.name)
-        launch = partial(run, shape, struct.unpack(f"<{len(slots) // 8}Q", slots)) if run else None
-        if Stream.tape is not None:
-            Stream.tape += [launch] if launch and self.computes else []
-            return
-        self.launched[kernel.name] += 1
-        if launch and self.computes:
-            launch()
+        launch = partial(run, shape, struct.unpack(f"<{len(slots) // 8}Q", slots)) if run else _nothing
+        if not self.computes:
+            launch = _nothing
+        if Stream.tape is None:
+            self.launched[kernel.name] += 1
+        _enqueue(launch)
+
+
+def _enqueue(launch: Launch) -> None:
+    """Run it now, or put it on the tape."""
+    if Stream.tape is not None:
+        Stream.tape.append(launch)
+        return
+    Stream.launches += 1
+    launch()
+
+
+def _nothing() -> None:
+    """A launch of a kernel that is not played."""
 
 
 def _words(address: int, count: int) -> NDArray[np.int32]:
@@ -210,13 +225,13 @@ _KERNELS = {"scatter": _scatter, "gather": _gather, "sample": _sample}
 
 
 class Gemm:
-    """Takes the place of cuBLASLt; multiplies nothing."""
+    """Takes the place of cuBLASLt; a launch that multiplies nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.calls = 0
+        pass
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        self.calls += 1
+        _enqueue(_nothing)
 
 
 def fake_cupy() -> ModuleType:
@@ -234,24 +249,23 @@ def fake_cupy() -> ModuleType:
     found.asarray = lambda values, *a: _array(np.asarray(values, *a))
     found.asnumpy = np.asarray
     found.get_default_memory_pool = lambda: pool
-    found.cuda = SimpleNamespace(
-        Stream=Stream,
-        Event=Event,
-        Device=lambda ordinal=0: SimpleNamespace(use=lambda: None, synchronize=lambda: None),
-        alloc_pinned_memory=Pinned,
-        get_current_stream=lambda: stream,
-        runtime=SimpleNamespace(
-            memGetInfo=lambda: (64 << 30, 139 << 30), getDeviceCount=lambda: 1, CUDARuntimeError=RuntimeError
-        ),
-    )
+    found.random = SimpleNamespace(randint=lambda low, high, size, dtype: _array(np.full(size, low, dtype)))
+    found.cuda = cuda = ModuleType("cupy.cuda")
+    parts: Any = cuda
+    parts.Stream, parts.Event, parts.alloc_pinned_memory = Stream, Event, Pinned
+    parts.Device = lambda ordinal=0: SimpleNamespace(use=lambda: None, synchronize=lambda: None)
+    parts.get_current_stream = lambda: stream
+    parts.get_elapsed_time = lambda start, end: float(end.count - start.count)
+    parts.runtime = SimpleNamespace(memGetInfo=lambda: (64 << 30, 139 << 30), getDeviceCount=lambda: 1)
     return module
 
 
 @contextmanager
 def cuda_backend() -> Iterator[Any]:
     """A CudaBackend that runs on nothing; the real modules are back afterwards."""
-    before = {name: sys.modules.pop(name, None) for name in ("cupy", *CUDA_MODULES)}
-    sys.modules["cupy"] = fake_cupy()
+    before = {name: sys.modules.pop(name, None) for name in ("cupy", "cupy.cuda", *CUDA_MODULES)}
+    fake: Any = fake_cupy()
+    sys.modules |= {"cupy": fake, "cupy.cuda": fake.cuda}
     try:
         import llmrs_cli.engine.backends.cuda as module
 

@@ -1,0 +1,111 @@
+"""From the start of a process to its first token, with nothing compiled and again, weights in the page cache.
+
+Random weights are written to a folder first, which is not timed; it is removed afterwards.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from llmrs_cli.engine.weights.checkpoint import Checkpoint
+from llmrs_cli.engine.weights.packed import Dense
+from llmrs_cli.engine.weights.writing import Entry, TensorFile
+from llmrs_cli.errors import EngineFault, UsageError
+
+STORED = {"bfloat16": "BF16", "float16": "F16", "float32": "F32"}
+CACHES = ("LLMRS_CACHE_DIR", "XDG_CACHE_HOME")
+"""Where what is compiled is kept."""
+
+
+def startup(
+    checkpoint: Checkpoint,
+    device: str,
+    repeats: int,
+    *,
+    random_weights: bool,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Seconds of a start with empty caches, and the median of `repeats` more. Raises EngineFault if one fails."""
+    with _on_disk(checkpoint, random_weights, say) as path, tempfile.TemporaryDirectory() as caches:
+        _read_once(path)
+        say("Starting with nothing compiled")
+        cold = _start(path, device, caches)
+        say("Starting again")
+        warm = [_start(path, device, caches) for _ in range(repeats)]
+    best = min(warm, key=lambda run: run["process_s"])
+    loading = best["last_weight_s"] - best["first_weight_s"]
+    return {
+        "cold_s": cold["process_s"],
+        "warm_s": statistics.median(run["process_s"] for run in warm),
+        "weights_gb_per_s": best["weight_bytes"] / max(loading, 1e-9) / 1e9,
+        "cold": cold,
+        "warm": best,
+    }
+
+
+def _start(path: Path, device: str, caches: str) -> dict[str, Any]:
+    """One process; its milestones and the seconds that it took until it had the token."""
+    command = [sys.executable, "-m", "llmrs_cli.bench.first_token", str(path), device]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, **dict.fromkeys(CACHES, caches)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stdout.readline()
+        seconds = time.perf_counter() - began
+        problem = process.stderr.read()
+    if process.returncode:
+        last = problem.strip().splitlines()[-1:] or ["no word"]
+        raise EngineFault(f"The process that was started to be timed failed: {last[0][:300]}")
+    marks: dict[str, Any] = json.loads(line)
+    # Its clock begins after the interpreter; the token was there a moment before the line.
+    return {"process_s": seconds, **marks}
+
+
+@contextmanager
+def _on_disk(checkpoint: Checkpoint, random_weights: bool, say: Callable[[str], None]) -> Iterator[Path]:
+    if not random_weights:
+        yield checkpoint.path
+        return
+    with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:
+        say("Writing random weights")
+        write_checkpoint(checkpoint, Path(folder))
+        yield Path(folder)
+
+
+def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> None:
+    """A model of 16-bit or 32-bit weights as a folder that `open_checkpoint` takes."""
+    parameters = checkpoint.parameters
+    if any(parameter.form not in STORED for parameter in parameters.values()):
+        raise UsageError("Random weights of 4 bits are not written to disk; name a model that is there.")
+    entries = {name: Entry(STORED[p.form], p.shape) for name, p in parameters.items()}
+    (folder / "config.json").write_text(json.dumps(checkpoint.config), encoding="utf-8")
+    with TensorFile(folder / "model.safetensors", entries, {"format": "pt"}) as file:
+        for name, parameter in parameters.items():
+            values = parameter.read()
+            assert isinstance(values, Dense)
+            file.write(name, values.data.view(entries[name].kind))
+
+
+def _read_once(path: Path) -> None:
+    """Bring the weights into the page cache."""
+    for file in [path] if path.is_file() else sorted(path.glob("*.safetensors")):
+        with file.open("rb", buffering=0) as source:
+            while source.read(1 << 26):
+                pass

@@ -1,0 +1,92 @@
+"""What measures a GPU, on one that only pretends: its time is the number of launches, in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from llmrs_cli.bench import ceilings as tops
+from llmrs_cli.bench import kernels, scenarios
+from llmrs_cli.bench.busy import watch
+from llmrs_cli.bench.clock import LAUNCHES, ChainClock
+from llmrs_cli.bench.profile import profile
+from llmrs_cli.bench.workplace import Workplace
+from llmrs_cli.engine.model.spec import from_config
+from llmrs_cli.engine.weights.random import random_checkpoint
+from llmrs_cli.kernels.launch import Kernel, Scalar, Shape
+from llmrs_cli.kernels.loader import Unit
+from tests.helpers.fake_cuda import Device, Gemm, cuda_backend
+from tests.helpers.tiny_model import TinyModel, tiny_config
+
+KERNEL = Kernel(Unit("embed"), "any", (Scalar("n", "i32"),))
+
+
+@pytest.fixture
+def gpu() -> Iterator[Workplace]:
+    with cuda_backend() as backend:
+        spec = from_config(tiny_config(TinyModel()), {})
+        yield Workplace(random_checkpoint(spec), backend, scale=0.01, repeats=1, memory=1 << 30)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_call_of_a_chain_takes_as_long_as_its_launches() -> None:
+    device = Device()
+
+    def twice() -> None:
+        for _ in range(2):
+            KERNEL.launch(device, Shape((1, 1, 1), (32, 1, 1)), 1)
+
+    assert ChainClock().seconds([twice, twice]) == pytest.approx(2e-3)
+    assert ChainClock().seconds([lambda: None] * 3) == 0
+    assert LAUNCHES > 3
+
+
+def test_a_step_falls_into_its_kernels(gpu: Workplace) -> None:
+    found = profile(gpu, 2, 9)
+    calls = {part["name"].partition(".")[0]: part["calls"] for part in found["parts"]}
+    assert calls["gather"] == calls["embed"] == calls["sample"] == 1
+    assert calls["rope_store"] == calls["attend_decode"] == 2
+    assert all(part["each_us"] == pytest.approx(1000) for part in found["parts"])
+    assert found["launched_us"] == pytest.approx(1000 * sum(part["calls"] for part in found["parts"]))
+
+
+def test_a_profile_leaves_everything_as_it_was(gpu: Workplace) -> None:
+    launch = Device.launch
+    profile(gpu, 1, 5)
+    assert Device.launch is launch
+    assert "run" not in vars(gpu.backend)
+
+
+def test_work_is_what_lies_between_the_events_of_a_step(gpu: Workplace) -> None:
+    with watch(gpu.backend) as device:
+        assert device.seconds() is None
+        engine = gpu.stepped(1, 64)
+        device.start()
+        backend: Any = gpu.backend
+        assert backend.run("a", lambda: backend.run("b", lambda: 3)) == 3
+        assert device.seconds() == 0.0
+        engine.close()
+    assert "run" not in vars(gpu.backend)
+
+
+def test_a_load_says_how_busy_the_device_was(gpu: Workplace) -> None:
+    figures = scenarios.throughput(gpu)
+    assert all("device_busy" in load for load in figures.values())
+
+
+def test_ops_are_timed_against_the_ceilings_of_the_gpu(
+    gpu: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tops, "POOL_BYTES", 1 << 20)
+    monkeypatch.setattr(tops, "PRODUCT", 64)
+    monkeypatch.setattr("llmrs_cli.kernels.gemm.Gemm", Gemm)
+    top = tops.ceilings(gpu.backend)
+    assert top.operations() == pytest.approx(2 * 64**3 / 1e-3)
+    assert top.read_seconds(1 << 16) == pytest.approx(1e-3)
+    assert top.read_seconds(1 << 21) == pytest.approx(2e-3)
+    bed = kernels.lay(gpu.checkpoint, gpu.backend, top)
+    timings = [*kernels.time_linears(bed, (1, 70)), *kernels.time_attention(bed, ((2, 70),), (9,), 1 << 16)]
+    assert {t.op for t in timings} == {"qkv", "o", "gate_up", "down", "head", "attend"}
+    assert all(t.us >= 1000 for t in timings)

@@ -73,6 +73,24 @@ def test_a_journal_cut_anywhere_keeps_the_records_before(
     again.close()
 
 
+def test_a_row_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its size: a kill leaves all of it or a torn end, and no other writer comes between."""
+    written: list[int] = []
+
+    def write(file: int, data: bytes | memoryview) -> int:
+        written.append(len(data))
+        return len(data)
+
+    path = filled(tmp_path / "j")
+    journal = Journal(path)
+    monkeypatch.setattr("llmrs_cli.batch.durable.os.write", write)
+    for size in (1, 300_000):
+        journal.append(record(size, "é" * size))
+    monkeypatch.undo()
+    journal.close()
+    assert written == [len(encode_record(record(size, "é" * size))) for size in (1, 300_000)]
+
+
 def test_a_damaged_record_ends_the_journal(tmp_path: Path) -> None:
     path = filled(tmp_path / "j", record(0), record(1), record(2))
     path.write_bytes(path.read_bytes().replace(b" x\n", b" y\n", 2).replace(b" y\n", b" x\n", 1))

@@ -366,3 +366,22 @@ def test_any_error_of_ours_is_one_row(gate: Gate, monkeypatch: pytest.MonkeyPatc
     run = make_run(gate, lines)
     monkeypatch.setattr(run._engine, "start", lambda *a, **k: (_ for _ in ()).throw(LlmrsError("Odd.")))
     assert run.run(enumerate([row(0)])).failed == 1
+
+
+def test_rows_with_one_beginning_are_asked_together_and_written_in_input_order(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What shares a prefix finds it in the cache; the output does not show that anything was moved."""
+    monkeypatch.setattr("llmrs_cli.batch.window.GAIN", 4)
+    lines: list[str] = []
+    a, b = (5,) * 10, (6,) * 10
+
+    def rows() -> Iterator[Row]:
+        yield from (row(i, HELD) for i in range(2))
+        yield from (row(2 + i, *(a if i % 2 else b), i) for i in range(8))
+        gate.open()
+
+    make_run(gate, lines, in_flight=2, group=1).run(enumerate(rows()))
+    assert indices(lines) == list(range(10))
+    firsts = [request.prompt_ids[0] for request in gate.requests[2:]]
+    assert sum(x != y for x, y in zip(firsts, firsts[1:], strict=False)) == 1, firsts

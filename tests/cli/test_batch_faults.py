@@ -4,6 +4,7 @@ clean end, a resume, and the output of an undisturbed run, with no finished row 
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from llmrs_cli.engine import FinishReason, Request, TokenEvent
 from llmrs_cli.text.generate import GenerateOptions, TextEngine
 from llmrs_cli.text.options import SamplingDefaults
 from llmrs_cli.text.template import ChatTemplate
+from tests.cli.conftest import MakeLadder, Run
 from tests.helpers.descriptors import as_a_process
 from tests.helpers.fake_engine import FakeEngine
 
@@ -37,9 +39,9 @@ class Crash(BaseException):
 class Faulty:
     """`os` for `batch.durable`, counting the calls that can fail; the k-th one does."""
 
-    def __init__(self, fail_at: int, *, crash: bool) -> None:
+    def __init__(self, fail_at: int, *, crash: bool, fault: int = errno.ENOSPC) -> None:
         self.calls = 0
-        self._fail_at, self._crash = fail_at, crash
+        self._fail_at, self._crash, self._fault = fail_at, crash, fault
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -57,7 +59,7 @@ class Faulty:
                 os.write(torn[0], bytes(torn[1])[: len(torn[1]) // 2])
             if self._crash:
                 raise Crash
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self._fault, os.strerror(self._fault))
 
     def write(self, file: int, data: Any) -> int:
         self._call(file, data)
@@ -170,3 +172,26 @@ def test_a_run_survives_a_fault_at_every_step(
             assert k > 3 * ROWS
             return
     raise AssertionError("the run has no end")
+
+
+@pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_fails_is_one_sentence_and_the_run_goes_on_later(
+    llmrs: Run, ladder: MakeLadder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
+) -> None:
+    """Through the command line; the journal is opened, and some rows are in it."""
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(f'{{"id":{n},"prompt":"Hi","seed":{n}}}\n' for n in range(8)))
+    command = ("batch", str(source), "-o", str(out), "-m", ladder(), "-t", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr("llmrs_cli.batch.durable.os", Faulty(16, crash=False, fault=fault))
+        result = llmrs(*command)
+    assert (result.exit_code, result.stdout) == (1, "")
+    said = result.stderr
+    assert ("No space is left" in said) is (fault != errno.EIO)
+    assert "Go on with: llmrs" in said and "Traceback" not in said
+    kept = out.read_bytes()
+    assert 0 < kept.count(b"\n") < 8
+    again = llmrs(*command, "--resume")
+    assert (again.exit_code, "from before" in again.stderr) == (0, True)
+    assert out.read_bytes().startswith(kept[: kept.rindex(b"\n") + 1])
+    assert [json.loads(line)["id"] for line in out.read_text().splitlines()] == list(range(8))

@@ -11,6 +11,7 @@ import pytest
 from backports import zstd
 
 from tests.cli.conftest import MakeLadder, Run
+from tests.helpers.fake_hub import FakeHub
 
 END = "<|im_end|>"
 GOOD = [{"id": f"r{n}", "prompt": "Hi", "seed": n} for n in range(6)]
@@ -110,6 +111,17 @@ def test_a_killed_run_goes_on_and_repeats_nothing(batch: Batch, rows: int, out: 
     assert not batch.journal.exists()
 
 
+@pytest.mark.parametrize("rows", [3, 4])
+def test_a_last_line_that_lacks_only_its_end_is_ended_or_done_again(batch: Batch, rows: int) -> None:
+    """Whether the journal has the row or not: nothing is ever glued to it."""
+    batch.tear(6)
+    whole = batch.out.read_bytes().splitlines(keepends=True)
+    batch.tear(rows, out=3, torn=whole[3].rstrip(b"\n"))
+    assert batch("--resume")[0] == 0
+    assert batch.out.read_bytes() == b"".join(whole)
+    assert json.loads(batch.manifest.read_text())["rows"]["reused"] == rows
+
+
 def test_half_a_character_at_the_end_of_the_journal_is_cut(batch: Batch) -> None:
     batch.tear(3)
     batch.journal.write_bytes(batch.journal.read_bytes() + "00000000 3 é".encode()[:-1])
@@ -117,11 +129,14 @@ def test_half_a_character_at_the_end_of_the_journal_is_cut(batch: Batch) -> None
     assert len(rows_of(batch.out)) == 6
 
 
-def test_an_output_without_a_journal_is_taken_as_it_is(batch: Batch) -> None:
+@pytest.mark.parametrize("torn", ["half", "a character", "the end"])
+def test_an_output_without_a_journal_is_taken_as_it_is(batch: Batch, torn: str) -> None:
     """Half a last line, no journal and no manifest: the rest is kept, the torn row done again."""
+    batch.write(*({**row, "note": "é"} for row in GOOD))
     batch("--overwrite")
     lines = batch.out.read_bytes().splitlines(keepends=True)
-    batch.out.write_bytes(b"".join(lines[:2]) + lines[2][:20])
+    cut = {"half": 20, "a character": lines[2].index("é".encode()) + 1, "the end": -1}[torn]
+    batch.out.write_bytes(b"".join(lines[:2]) + lines[2][:cut])
     batch.manifest.unlink()
     status, said = batch("--resume")
     assert (status, len(rows_of(batch.out))) == (0, 6)
@@ -146,6 +161,23 @@ def test_a_damaged_manifest_is_no_manifest(batch: Batch, content: str) -> None:
     assert (status, "no journal" in said, len(rows_of(batch.out))) == (0, True, 6)
 
 
+def test_a_job_draws_one_seed_and_keeps_it(batch: Batch) -> None:
+    """It stands in journal and manifest; where a run ends and goes on does not change what is drawn."""
+    args = ("-t", "1", "--max-tokens", "4", "--return-token-ids")
+    batch.write(*({"prompt_token_ids": [5], "id": n} for n in range(6)), *["{"] * 2)
+    assert batch(*args, "--max-errors", "0")[0] == 3
+    begun = json.loads(batch.journal.read_bytes().partition(b"\n")[0])["seed"]
+    batch.write(*({"prompt_token_ids": [5], "id": n} for n in range(6)))
+    assert batch(*args, "--resume", "--force")[0] == 0
+    assert json.loads(batch.manifest.read_text())["seed"] == begun
+    drawn = rows_of(batch.out)
+    assert len({tuple(row["token_ids"]) for row in drawn}) == 6
+    assert batch(*args, "--overwrite", "--seed", str(begun))[0] == 0
+    assert rows_of(batch.out) == drawn
+    assert batch(*args, "--overwrite")[0] == 0
+    assert json.loads(batch.manifest.read_text())["seed"] != begun
+
+
 @pytest.mark.parametrize(
     ("args", "part"),
     [(("--max-tokens", "5"), "max-tokens"), (("-s", "Be brief."), "system"), (("--shard", "1/2"), "shard")],
@@ -159,6 +191,15 @@ def test_other_settings_are_refused_unless_forced(batch: Batch, args: tuple[str,
     if part != "shard":
         assert batch("--resume", "--force", *args)[0] == 0
         assert len(rows_of(batch.out)) == 6
+
+
+def test_the_manifest_pins_the_commit_of_a_model(llmrs: Run, online: FakeHub, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text('{"prompt":"Hi"}\n')
+    command = ("batch", str(source), "-o", str(out), "-m", "a/b", "-t", "0")
+    assert llmrs(*command).exit_code == 0
+    settings = json.loads(out.with_name("out.jsonl.manifest.json").read_text())["settings"]
+    assert (settings["model"], settings["model version"]) == ("a/b", online.repos["a/b"].commit)
 
 
 def test_another_model_is_refused(batch: Batch, ladder: MakeLadder) -> None:

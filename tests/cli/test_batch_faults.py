@@ -24,7 +24,8 @@ from llmrs_cli.engine import FinishReason, Request, TokenEvent
 from llmrs_cli.text.generate import GenerateOptions, TextEngine
 from llmrs_cli.text.options import SamplingDefaults
 from llmrs_cli.text.template import ChatTemplate
-from tests.cli.conftest import MakeLadder, Run
+from tests.cli.conftest import MakeLadder
+from tests.cli.conftest import Run as CommandLine
 from tests.helpers.descriptors import as_a_process
 from tests.helpers.fake_engine import FakeEngine
 
@@ -176,7 +177,7 @@ def test_a_run_survives_a_fault_at_every_step(
 
 @pytest.mark.parametrize("fault", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_disk_that_fails_is_one_sentence_and_the_run_goes_on_later(
-    llmrs: Run, ladder: MakeLadder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
+    llmrs: CommandLine, ladder: MakeLadder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: int
 ) -> None:
     """Through the command line; the journal is opened, and some rows are in it."""
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

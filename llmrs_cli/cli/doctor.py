@@ -17,7 +17,8 @@ import click
 from llmrs_cli import __version__
 from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.errors import EngineFault, LlmrsError
+from llmrs_cli.errors import EngineFault, LlmrsError, UsageError
+from llmrs_cli.kernels.loader import ARCHITECTURES
 
 if TYPE_CHECKING:
     from llmrs_cli.cli.alias_check import AliasReport
@@ -79,7 +80,17 @@ class Report:
 @click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
 @click.option("--offline", is_flag=True, help="Do not ask whether the Hub can be reached.")
 @click.option("--aliases", is_flag=True, help="Compare every short name with the Hub.")
-def command(as_json: bool, offline: bool, aliases: bool) -> None:
+@click.option("--build-kernels", is_flag=True, help="Only compile every CUDA kernel ahead of its first use.")
+@click.option(
+    "--arch",
+    type=click.Choice(ARCHITECTURES),
+    metavar="ARCH",
+    help=f"Build for this architecture, not the GPU that is here: {', '.join(ARCHITECTURES)}.",
+)
+@click.option("--tuning", is_flag=True, help="Only show what was chosen by measuring on the GPUs here.")
+def command(
+    as_json: bool, offline: bool, aliases: bool, build_kernels: bool, arch: str | None, tuning: bool
+) -> None:
     """Report what was found here, and what is missing.
 
     Every backend that can run computes a small random model and is compared with the reference, then a
@@ -90,8 +101,14 @@ def command(as_json: bool, offline: bool, aliases: bool) -> None:
     \b
       llmrs doctor
       llmrs doctor --json | jq .backends
+      llmrs doctor --build-kernels --arch sm_90a
     """
     terminal = Terminal.standard()
+    if build_kernels or tuning:
+        _about_kernels(build_kernels, arch, tuning, terminal)
+        return
+    if arch is not None:
+        raise UsageError("--arch is for --build-kernels.", hint="Add --build-kernels, or leave it out.")
     with terminal.working("Looking around") as status:
         report = examine(offline=offline)
         if aliases:
@@ -110,6 +127,15 @@ def command(as_json: bool, offline: bool, aliases: bool) -> None:
     stale = [alias.name for alias in report.aliases if alias.ok is False]
     if stale:
         raise LlmrsError(f"Not what they should be: {', '.join(stale)}.", hint="Report it.")
+
+
+def _about_kernels(build: bool, arch: str | None, tuning: bool, terminal: Terminal) -> None:
+    from llmrs_cli.cli.kernel_build import build_kernels, tuning_lines
+
+    if build:
+        build_kernels(arch, terminal)
+    for line in tuning_lines() if tuning else ():
+        terminal.data(line)
 
 
 def examine(*, offline: bool) -> Report:

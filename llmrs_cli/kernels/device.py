@@ -35,6 +35,8 @@ class CudaDevice:
         self.name: str = properties["name"].decode()
         self.shared_limit: int = properties["sharedMemPerBlockOptin"]
         self.loader = Loader(arch_for(properties["major"], properties["minor"]), cache)
+        self.library = library_versions()
+        """What measured choices depend on beside the GPU."""
         self._early = properties["major"] >= 9
         self._modules: dict[Unit, Any] = {}
         self._functions: dict[Kernel, _Function] = {}
@@ -94,6 +96,14 @@ class CudaDevice:
         (status,) = self._driver.cuFuncSetAttribute(handle, attribute, size)
         if int(status):
             raise EngineFault(f"This GPU cannot give a kernel {size} bytes of shared memory ({status.name}).")
+
+
+def library_versions() -> str:
+    """Versions of the driver's interface and of cuBLASLt, as "driver 13000, cublasLt 130100"."""
+    import cupy
+    from nvmath.bindings import cublasLt
+
+    return f"driver {cupy.cuda.runtime.driverGetVersion()}, cublasLt {cublasLt.get_version()}"
 
 
 class _Function:

@@ -2,19 +2,21 @@
 
 CuPy refuses cuBLAS during stream capture and offers no cuBLASLt, so this goes through nvmath's bindings.
 cuBLASLt is column-major: row-major out (M, N) = x (M, K) · W (N, K)ᵀ is its (N × M) = Wᵀᵀ · xᵀ, with W
-transposed and x not. The algorithm of a shape is the fastest of what cuBLASLt proposes, timed on first use,
-which must not fall into a capture.
+transposed and x not. The algorithm of a shape is the fastest of what cuBLASLt proposes: known from `tune`, or
+timed on first use, which must not fall into a capture.
 """
 
 from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.tune import Tuning
 
 WORKSPACE = 32 << 20
 """Bytes; what NVIDIA recommends on Hopper."""
@@ -37,6 +39,12 @@ class Problem:
     bias: bool
     accumulate: bool
 
+    def __str__(self) -> str:
+        """Key of the choice, and what `llmrs doctor --tuning` shows."""
+        kind = f"{'bf16' if self.bf16 else 'f16'}{' to f32' if self.wide else ''}"
+        extras = f"{' +bias' if self.bias else ''}{' +out' if self.accumulate else ''}"
+        return f"cublaslt {self.m} x {self.n} x {self.k} {kind}{extras}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
@@ -54,6 +62,10 @@ class _Choice:
 class Gemm:
     """cuBLASLt on one GPU; one per device, used from one thread."""
 
+    tuning: Tuning = field(default_factory=lambda: Tuning(None, "", ""))
+    """Where choices are kept; by default nowhere."""
+    measures: bool = True
+    """False takes what cuBLASLt proposes first, so that the choice depends on nothing but the shape."""
     _lt: Any = field(init=False)
     _handle: int = field(init=False)
     _workspace: Any = field(init=False)
@@ -130,8 +142,17 @@ class Gemm:
             _Choice(operation, weights, xs, outs, algorithm)
             for algorithm in self._proposals(problem, operation, weights, xs, outs)
         ]
-        times = [self._time(problem, choice, x, weight, scratch, bias) for choice in choices]
-        return choices[times.index(min(times))]
+        if not self.measures:
+            return choices[0]
+        named = {choice.algorithm.tobytes().hex(): choice for choice in choices}
+        best = self.tuning.choose(
+            str(problem),
+            {
+                name: partial(self._time, problem, choice, x, weight, scratch, bias)
+                for name, choice in named.items()
+            },
+        )
+        return named[best]
 
     def _operation(self, problem: Problem) -> int:
         lt, attributes = self._lt, self._lt.MatmulDescAttribute
@@ -159,9 +180,8 @@ class Gemm:
             raise EngineFault(f"cuBLASLt has no algorithm for ({problem.m}, {problem.k}) x {problem.n}.")
         return found
 
-    def _time(
-        self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any
-    ) -> float:  # milliseconds
+    def _time(self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any) -> float:
+        """Microseconds."""
         from cupy.cuda import Event, get_current_stream, get_elapsed_time
 
         stream = get_current_stream()
@@ -173,4 +193,4 @@ class Gemm:
             end.record(stream)
             end.synchronize()
             times.append(get_elapsed_time(start, end))
-        return float(statistics.median(times))
+        return float(statistics.median(times)) * 1e3

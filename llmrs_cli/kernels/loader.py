@@ -150,7 +150,7 @@ class CubinCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.notice = _unusable(folder)
+        self.notice = why_unusable(folder, "Kernels")
 
     def get(self, key: str) -> bytes | None:
         """The cubin of `key`; None if absent or damaged."""
@@ -180,22 +180,23 @@ class CubinCache:
         return self.folder / f"{key}.cubin"
 
 
-def _unusable(folder: Path) -> str | None:
-    """Why `folder` cannot hold code that we run, or None; creates it."""
+def why_unusable(folder: Path, what: str) -> str | None:
+    """Why `folder` cannot hold `what`, code that we run or that steers it, or None; creates it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError as error:
-        return f"Kernels are not cached: the cache folder cannot be made ({error.strerror})."
+        return f"{what} are not cached: the cache folder cannot be made ({error.strerror})."
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        return "Kernels are not cached: the cache folder is open to other users (chmod 700 it)."
-    return None if os.access(folder, os.W_OK) else "Kernels are not cached: the cache folder is read-only."
+        return f"{what} are not cached: the cache folder is open to other users (chmod 700 it)."
+    return None if os.access(folder, os.W_OK) else f"{what} are not cached: the cache folder is read-only."
 
 
 def default_cache() -> Path:
-    """`$XDG_CACHE_HOME/llmrs/kernels`."""
+    """`$LLMRS_CACHE_DIR/kernels`, or `$XDG_CACHE_HOME/llmrs/kernels`."""
+    own = os.environ.get("LLMRS_CACHE_DIR")
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "llmrs" / "kernels"
+    return (Path(own) if own else Path(base) / "llmrs") / "kernels"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,12 @@ from __future__ import annotations
 import ctypes
 import struct
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -271,7 +273,9 @@ def cuda_backend() -> Iterator[Any]:
 
         made: Any = module
         made.CudaDevice, made.Gemm = Device, Gemm
-        yield made.CudaBackend(0)
+        with tempfile.TemporaryDirectory() as folder:
+            made.default_cache = made.default_folder = lambda: Path(folder)
+            yield made.CudaBackend(0)
     finally:
         for name, known in before.items():
             sys.modules.pop(name, None)

@@ -164,8 +164,11 @@ def test_a_source_that_does_not_compile_says_where(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("LLMRS_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert loader.default_cache() == tmp_path / "llmrs" / "kernels"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert loader.default_cache() == tmp_path / ".cache" / "llmrs" / "kernels"
+    monkeypatch.setenv("LLMRS_CACHE_DIR", str(tmp_path / "own"))
+    assert loader.default_cache() == tmp_path / "own" / "kernels"

@@ -44,6 +44,7 @@ from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
+from llmrs_cli.kernels.tune import Tuning, default_folder
 
 Result = TypeVar("Result")
 
@@ -80,7 +81,7 @@ class CudaBackend(Backend):
         self._stream = cp.cuda.Stream(non_blocking=True)
         self._arena = Arena()
         self._graphs = Graphs()
-        self._gemm = Gemm()
+        self._gemm = Gemm(Tuning(default_folder(), self.device.name, self.device.library))
         # Sizes here change with the rows that draw, and no recorded launch reads it.
         self._head_arena = Arena()
         self._draws = DrawPool(self.device, self._head_arena)

@@ -54,6 +54,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "engine.verify": ("engine",),
     "engine.forced": ("engine",),
     "engine.perplexity": ("engine",),
+    "engine.quantise": ("engine",),
     "engine.model": ("engine.backends.base", "engine.backends.handles", "engine.arrays"),
     "engine.weights": (
         "engine.model.spec",

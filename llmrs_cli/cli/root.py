@@ -27,7 +27,7 @@ COMMANDS = (
     *("chat", "run", "sessions", "batch", "serve"),
     *("pull", "list", "show", "rm", "prune", "du"),
     *("alias", "default", "config"),
-    *("eval", "verify", "bench", "doctor", "completion", "help"),
+    *("quantize", "eval", "verify", "bench", "doctor", "completion", "help"),
 )
 """Each is the object `command` in the module of its name under `llmrs_cli.cli`."""
 
@@ -127,10 +127,14 @@ def root() -> None:
 def main() -> NoReturn:
     """Entry point of the process: `root.main` with signals and standard streams in order."""
     signal.signal(signal.SIGTERM, _on_sigterm)
-    for stream in (sys.stdout, sys.stderr):
+    for stream, errors in (
+        (sys.stdin, "surrogateescape"),
+        (sys.stdout, "backslashreplace"),
+        (sys.stderr, "backslashreplace"),
+    ):
         if stream is not None:
             # Text is UTF-8 whatever the locale says; a lone surrogate must not end the program.
-            stream.reconfigure(encoding="utf-8", errors="backslashreplace")  # type: ignore[union-attr]
+            stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
     try:
         root.main(prog_name="llmrs")
     finally:

@@ -115,7 +115,8 @@ def _prompts(engine: TextEngine) -> Iterator[tuple[int, ...]]:
 
 def _compare(chosen: Chosen, answers: Sequence[Answer], terminal: Terminal) -> list[Verdict]:
     from llmrs_cli.engine.backends.registry import open_backend
-    from llmrs_cli.engine.verify import bound_for, compare, load
+    from llmrs_cli.engine.forced import load
+    from llmrs_cli.engine.verify import bound_for, compare
     from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 
     checkpoint = open_checkpoint(chosen.path)

@@ -136,7 +136,7 @@ def command(
     with listen(host, port) as listener:
         with lobby(listener, settings, quiet=quiet):
             chosen = choose(model, terminal)
-        settings = replace(settings, names=served_model_name or _names(chosen))
+        settings = replace(settings, names=served_model_name or served_names(chosen))
         return _serve(listener, settings, chosen, model.rows, terminal)
 
 
@@ -173,7 +173,7 @@ def _require_extra() -> None:
         )
 
 
-def _names(chosen: Chosen) -> tuple[str, ...]:
+def served_names(chosen: Chosen) -> tuple[str, ...]:
     """What clients may call the model: its name here and its repository; of a path only the last part."""
     name = chosen.name
     if name.path is not None:

@@ -74,6 +74,7 @@ class Guard:
 
     async def _refuse(self, error: Exception, told: _Told, scope: Scope) -> None:
         fault = as_http(error)
+        scope["figures"] = {**scope.get("figures", {}), "error": fault.code}
         if fault.status == 500 and fault.code == "internal_error":
             self._log.fault(scope, error)
         if told.status is None:

@@ -68,6 +68,8 @@ def _message(message: Any, where: str, source: str) -> dict[str, Any]:
         raise RequestError("Each message must be an object with role and content.", param=where)
     copied: dict[str, Any] = _plain(message, where)
     copied["role"] = _role(copied.get("role"), where, source)
+    if copied.get("content") is None and copied["role"] != "assistant":
+        raise RequestError("A message must have content.", param=f"{where}.content")
     copied["content"] = _content(copied.get("content"), f"{where}.content")
     if copied.get("tool_calls"):
         copied["tool_calls"] = [
@@ -92,7 +94,7 @@ def _role(role: Any, where: str, source: str) -> str:
 
 
 def _content(content: Any, where: str) -> str:
-    """Text, or the texts of all parts joined without anything between them; null is empty."""
+    """Text, or the texts of all parts joined without anything between them; null is empty, as beside calls."""
     if content is None:
         return ""
     if isinstance(content, str):

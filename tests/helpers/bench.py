@@ -77,14 +77,16 @@ class Client:
 class Bench:
     """An application over a fake engine."""
 
-    def __init__(self, script: Script, *, at_once: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, script: Script, *, at_once: bool = True, template: str | None = CHAT_TEMPLATE, **settings: Any
+    ) -> None:
         self.engine = FakeEngine(script, at_once=at_once)
         self.service = Service(ServerSettings(("m",), **settings))
         tokenizer = Tokenizer(byte_tokenizer_json())
         text = TextEngine(
             self.engine,
             tokenizer=tokenizer,
-            template=ChatTemplate({"default": CHAT_TEMPLATE}),
+            template=ChatTemplate({} if template is None else {"default": template}),
             defaults=SamplingDefaults(),
         )
         self.service.open(text)

@@ -20,6 +20,21 @@ PATIENCE = 60.0
 JSON = {"Content-Type": "application/json"}
 
 
+SPY = """
+import os, sys
+
+WORDS = {"socket.bind": "listening", "socket.connect": "connecting", "socket.getaddrinfo": "asking for"}
+
+def hook(event, arguments):
+    if event in WORDS and arguments[0] != "127.0.0.1":
+        with open(os.environ["SPY"], "a") as file:
+            print(WORDS[event], arguments[0 if event.endswith("info") else 1:], file=file)
+
+sys.addaudithook(hook)
+"""
+"""Python runs this first in every process of a server."""
+
+
 class Reply(NamedTuple):
     """A whole response."""
 
@@ -56,6 +71,8 @@ class Served:
     process: subprocess.Popen[bytes]
     errors: Path
     """What it wrote to stderr."""
+    connects: Path
+    """What its processes did with sockets: a line for each that listens, or connects to somewhere."""
 
     @property
     def url(self) -> str:
@@ -113,7 +130,10 @@ def served(
     model: Path, folder: Path, *flags: str, env: Mapping[str, str] | None = None, ready: bool = True
 ) -> Iterator[Served]:
     """A server of `model`; its files are in `folder`. With `ready` it has loaded."""
-    errors = folder / "stderr.txt"
+    errors, connects = folder / "stderr.txt", folder / "connects.txt"
+    spy = folder / "spy"
+    spy.mkdir(exist_ok=True)
+    (spy / "sitecustomize.py").write_text(SPY)
     with errors.open("wb") as stderr:
         process = subprocess.Popen(
             [
@@ -131,10 +151,18 @@ def served(
             stdin=subprocess.DEVNULL,
             stdout=stderr,
             stderr=stderr,
-            env={**os.environ, "HOME": str(folder), "HF_HUB_OFFLINE": "1", "LLMRS_DEBUG": "1", **(env or {})},
+            env={
+                **os.environ,
+                "HOME": str(folder),
+                "HF_HUB_OFFLINE": "1",
+                "LLMRS_DEBUG": "1",
+                "PYTHONPATH": os.pathsep.join([str(spy), os.environ.get("PYTHONPATH", "")]),
+                "SPY": str(connects),
+                **(env or {}),
+            },
         )
     try:
-        server = Served(_port(process), process, errors)
+        server = Served(_port(process), process, errors, connects)
         if ready:
             wait_until(lambda: process.poll() is not None or server.get("/health/ready").status == 200)
             assert process.poll() is None, errors.read_text()

@@ -242,12 +242,11 @@ def test_token_ids_are_given_on_request(server: Served) -> None:
     assert ids == whole["choices"][0]["token_ids"]
 
 
-def test_content_parts_are_one_text(server: Served) -> None:
+@pytest.mark.parametrize("role", ["system", "user", "tool"])
+def test_content_parts_are_one_text(server: Served, role: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    rendered = server.post(
-        "/v1/chat/completions/render", {"messages": [{"role": "user", "content": parts}]}
-    ).json
-    assert rendered["prompt"] == "<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n"
+    rendered = server.post("/v1/chat/completions/render", {"messages": [{"role": role, "content": parts}]})
+    assert rendered.json["prompt"] == f"<|im_start|>{role}\nab<|im_end|>\n<|im_start|>assistant\n"
 
 
 def test_an_answer_begun_is_continued(server: Served) -> None:
@@ -268,6 +267,8 @@ def test_control_tokens_in_content_are_characters(server: Served) -> None:
         None,
         "hi",
         [{}],
+        [{"role": "user"}],
+        [{"role": "user", "content": None}],
         [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/x"}}]}],
         [{"role": "wizard", "content": "x"}],
         [{"role": "user", "content": 5}],
@@ -280,9 +281,13 @@ def test_odd_messages_are_refused_by_name(server: Served, messages: Any) -> None
     assert reply.error["param"].startswith("messages")
 
 
-@pytest.mark.parametrize("content", ["", None])
-def test_an_empty_message_is_answered(server: Served, content: Any) -> None:
-    assert ask(server, messages=[{"role": "user", "content": content}], max_tokens=2).status == 200
+@pytest.mark.parametrize(
+    "message",
+    [{"role": "user", "content": ""}, {"role": "user", "content": []}, {"role": "system", "content": "x"}],
+    ids=["empty", "no parts", "only a system"],
+)
+def test_an_empty_message_is_answered(server: Served, message: Any) -> None:
+    assert ask(server, messages=[message], max_tokens=2).status == 200
 
 
 def test_too_long_a_prompt_is_refused_with_both_numbers(server: Served) -> None:
@@ -301,6 +306,17 @@ def test_an_answer_beyond_the_context_ends_there(server: Served) -> None:
 def test_choices_may_not_outgrow_the_contexts(server: Served) -> None:
     reply = ask(server, **chat("L", n=8, max_tokens=500))
     assert (reply.status, reply.error["param"]) == (400, "max_tokens")
+
+
+@pytest.mark.parametrize("length", [511, 512, 513])
+def test_a_prompt_that_leaves_room_for_a_token_is_the_longest(server: Served, length: int) -> None:
+    reply = server.post("/v1/completions", {"prompt": [5] * length, "max_tokens": 9})
+    if length == 511:
+        assert reply.json["usage"]["completion_tokens"] == 1
+        assert reply.json["choices"][0]["finish_reason"] == "length"
+    else:
+        assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
+        assert f"{length} tokens" in reply.error["message"]
 
 
 def test_max_completion_tokens_wins(server: Served) -> None:
@@ -322,8 +338,11 @@ BAD: dict[str, list[Any]] = {
     "max_tokens": [0, -1, 1.5, "3", 2**63, True],
     "n": [0, 9, 2**31],
     "top_logprobs": [1, 21, 10**6],
-    "stop": ["", [""], ["", "x"], ["x"] * 17, "x" * 257],
-    "logit_bias": [{"999999999": -100}, {"AI": -100}, {"-1": 5}, {"5": 101}, []],
+    "stop": ["", [""], ["", "x"], ["x"] * 17, "x" * 257, ["x"] * 10_000],
+    "logit_bias": [
+        *({"999999999": -100}, {"AI": -100}, {"-1": 5}, {"5": 101}, []),
+        {str(id): 1 for id in range(100_000)},
+    ],
     "stop_token_ids": [[384]],
     "seed": [1.5],
     "best_of": [2],
@@ -332,7 +351,7 @@ BAD: dict[str, list[Any]] = {
     "response_format": [{"type": "xml"}],
     "store": [True],
     "tool_choice": ["required"],
-    "prompt_logprobs": [6],
+    "prompt_logprobs": [6, -1],
 }
 
 

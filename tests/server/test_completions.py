@@ -41,6 +41,14 @@ def test_several_prompts_are_answered_in_order(server: Served) -> None:
     assert [text(events, index) for index in range(6)] == [choice["text"] for choice in whole]
 
 
+def test_usage_comes_once_at_the_end_of_a_stream(server: Served) -> None:
+    events = ask(server, prompt="say L", stream=True, stream_options={"include_usage": True}).events
+    whole = ask(server, prompt="say L").json["usage"]
+    assert [event for event in events if event.get("usage")] == [events[-1]]
+    assert events[-1]["choices"] == []
+    assert events[-1]["usage"]["completion_tokens"] == whole["completion_tokens"] == 8
+
+
 def test_a_list_of_id_lists_is_several_prompts(server: Served) -> None:
     reply = ask(server, prompt=[byte_ids("S"), byte_ids("L")], max_tokens=2)
     assert [choice["text"] for choice in reply.json["choices"]] == [" alpha be", "xy"]

@@ -51,6 +51,31 @@ def test_a_client_that_leaves_is_noticed_though_nothing_is_sent(stream: bool) ->
     assert bench.engine.aborted == [request.id for request in bench.engine.requests]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("steps", range(len(HELLO) + 1))
+def test_a_client_may_leave_after_any_step(stream: bool, steps: int) -> None:
+    async def scene() -> None:
+        bench = Bench(reply(*((token,) for token in HELLO)), at_once=False)
+        leaving, staying = Client(body(stream=stream)), Client(body())
+        tasks = [bench.ask(leaving), bench.ask(staying)]
+        while len(bench.engine.requests) < 2:
+            await asyncio.sleep(0.001)
+        for _ in range(steps):
+            bench.engine.play()
+            await asyncio.sleep(0)
+        leaving.left.set()
+        await tasks[0]
+        finished = steps == len(HELLO)
+        assert len(bench.engine.aborted) == (0 if finished else 1)
+        while bench.engine.busy:
+            bench.engine.play()
+        await tasks[1]
+        assert staying.json["choices"][0]["text"] == "hello"
+        assert bench.service.idle.is_set()
+
+    asyncio.run(scene())
+
+
 def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "STALL_SECONDS", 0.01)
 

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from llmrs_cli.cli import serve as serve_command
+from llmrs_cli.cli.models import Chosen, model_named
 from llmrs_cli.cli.root import root
 from llmrs_cli.errors import ModelError
 from tests.helpers.served import Reply, Served, served, wait_until
@@ -270,6 +271,15 @@ def test_a_key_file_must_be_there(tmp_path: Path) -> None:
 def test_the_key_may_come_from_the_environment(tmp_path: Path) -> None:
     # The key is good, so it is the model that is missing.
     assert serve(str(tmp_path / "no"), "--port", "0", LLMRS_API_KEY="long-enough").exit_code == 5
+
+
+def test_a_model_is_listed_by_its_short_name_and_its_repository(tmp_path: Path) -> None:
+    def names(model: str) -> tuple[str, ...]:
+        return serve_command.served_names(Chosen(model_named(model), tmp_path, "cpu", None))
+
+    assert names("qwen2.5-3b") == ("qwen2.5-3b", "Qwen/Qwen2.5-3B-Instruct")
+    assert names("Qwen/Qwen2.5-3B-Instruct") == ("Qwen/Qwen2.5-3B-Instruct",)
+    assert names(str(tmp_path)) == (tmp_path.name,)
 
 
 def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

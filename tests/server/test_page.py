@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from llmrs_cli.engine.types import FinishReason
+from llmrs_cli.server.connections import http_server
 from llmrs_cli.server.page import page
-from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, byte_id
+from llmrs_cli.server.run import listen
+from tests.helpers.bench import Bench
+from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, IM_END, byte_id, byte_ids
 from tests.helpers.chromium import Page, browser
+from tests.helpers.fake_engine import reply
 from tests.helpers.ladder import TOP, Ladder, step_ids, write_ladder
 from tests.helpers.served import Served, served
 
@@ -39,14 +46,42 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
-@pytest.fixture
-def tab(hostile: Served, tmp_path: Path) -> Iterator[Page]:
-    """The page, open and connected."""
-    with browser(tmp_path / "profile") as tab:
-        tab.size(1100, 750)
-        tab.open(hostile.url + "/")
-        tab.wait("document.querySelector('#model')?.textContent.startsWith('model')")
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as tab:
         yield tab
+
+
+@pytest.fixture
+def tab(hostile: Served, chromium: Page) -> Page:
+    """The page, open and connected, in a browser that remembers nothing."""
+    chromium.size(1100, 750)
+    visit(chromium, hostile.url + "/")
+    chromium.run("localStorage.clear()")
+    visit(chromium, hostile.url + "/")
+    chromium.wait("document.querySelector('#model')?.textContent.startsWith('model')")
+    chromium.requested.clear()
+    return chromium
+
+
+def visit(tab: Page, url: str) -> None:
+    tab.open(url)
+    tab.wait("document.readyState === 'complete'")
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[str]:
+    """The address of a server that wants a key."""
+    hello = reply((*byte_ids("hello"), IM_END), finish=FinishReason.STOP)
+    bench = Bench(hello, keys=(b"open-sesame",))
+    with listen("127.0.0.1", 0) as listener:
+        server = http_server(bench.app)
+        running = Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
+        running.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        server.should_exit = True
+        running.join()
+    bench.service.close()
 
 
 def say(tab: Page, text: str) -> None:
@@ -104,6 +139,47 @@ def test_settings_reach_the_request(tab: Page) -> None:
     say(tab, "hi")
     tab.wait("document.querySelector('.turn.assistant .figures')?.textContent.includes('cut')")
     assert tab.run("document.querySelector('.turn.assistant .figures').textContent").startswith("2 tokens")
+
+
+@pytest.mark.parametrize("width", [1100, 400])
+def test_the_message_box_stays_in_sight(tab: Page, width: int) -> None:
+    tab.size(width, 600)
+    for _ in range(3):
+        say(tab, "hi")
+        tab.wait("!document.querySelector('#send').hidden")
+    tab.run("document.querySelector('#settings').click()")
+    assert tab.run("document.querySelector('#talk').scrollHeight > 600")
+    for name in ("#prompt", "#send", "#settings"):
+        box = tab.run(f"document.querySelector('{name}').getBoundingClientRect().toJSON()")
+        assert 0 <= box["top"] < box["bottom"] <= 600, name
+        assert 0 <= box["left"] < box["right"] <= width, name
+    assert tab.run("document.documentElement.scrollWidth") == width
+
+
+def test_on_a_narrow_screen_conversations_are_behind_a_button(tab: Page) -> None:
+    def shown() -> object:
+        return tab.run("getComputedStyle(document.querySelector('aside')).display !== 'none'")
+
+    assert shown()
+    tab.size(400, 700)
+    assert not shown()
+    tab.run("document.querySelector('#menu').click()")
+    assert shown()
+    tab.press("Escape")
+    assert not shown()
+
+
+def test_a_key_is_asked_for_and_forgotten_with_the_visit(chromium: Page, locked: str) -> None:
+    visit(chromium, locked)
+    chromium.wait("document.querySelector('#lock').open")
+    chromium.run("document.querySelector('#key').focus()")
+    chromium.write("open-sesame")
+    chromium.press("Enter", "\r")
+    chromium.wait("document.querySelector('#model').textContent.startsWith('m,')")
+    say(chromium, "hi")
+    chromium.wait("document.querySelector('.turn.assistant > .text')?.textContent === 'hello'")
+    assert chromium.run("sessionStorage.getItem('key')") == "open-sesame"
+    assert "sesame" not in chromium.run("JSON.stringify(localStorage)")
 
 
 def test_it_can_be_dark_and_light(tab: Page) -> None:

@@ -13,7 +13,7 @@ from openai.types.chat import completion_create_params as chat_create_params
 
 from llmrs_cli.errors import RequestError
 from llmrs_cli.server import kinds, schema
-from llmrs_cli.server.fields import Field, Standing, body_schema, read_fields
+from llmrs_cli.server.fields import Field, Standing, Table, body_schema, read_fields
 from llmrs_cli.server.schema import CHAT, COMPLETION
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -83,6 +83,36 @@ def test_any_body_is_read_or_refused(body: Any) -> None:
 def test_a_number_is_a_finite_number_in_range(value: Any) -> None:
     with pytest.raises(RequestError, match="x must be a number from 0 to 2"):
         kinds.number(0, 2).read("x", value)
+
+
+NUMBERS = [
+    *(-1, 0, 1, 2**31, 2**63, 2**64, -(2**63) - 1, 1e308, math.nan, math.inf, -math.inf),
+    *(True, False, "1", "", [], {}, [1]),
+]
+"""What clients send where a number belongs."""
+
+
+def numeric(table: Table) -> list[str]:
+    return [name for name, field in table.items() if field.kind.schema.get("type") in ("integer", "number")]
+
+
+@pytest.mark.parametrize(
+    ("table", "required"), [(CHAT, {"messages": MESSAGES}), (COMPLETION, {"prompt": "a"})]
+)
+def test_every_numeric_field_takes_numbers_of_its_range_alone(table: Table, required: dict[str, Any]) -> None:
+    assert len(numeric(table)) > 10
+    for name in numeric(table):
+        schema = table[name].kind.schema
+        low = schema.get("minimum", schema.get("exclusiveMinimum"))
+        for value in [*NUMBERS, low, schema["maximum"], schema["maximum"] + 1, schema["maximum"] * 2]:
+            try:
+                read = read_fields(table, {**required, name: value})[name]
+            except RequestError as error:
+                assert error.param == name
+                assert "number" in error.message or "integer" in error.message
+            else:
+                assert not isinstance(value, bool)
+                assert low <= read <= schema["maximum"]
 
 
 def test_a_whole_float_is_an_integer() -> None:

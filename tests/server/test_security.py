@@ -176,7 +176,7 @@ def test_the_log_is_one_line_of_json_a_request() -> None:
     ask(one, "GET", "/v\x1b[31m\n")
     (line,) = stream.getvalue().splitlines()
     record = json.loads(line)
-    assert (record["status"], record["path"]) == (404, "/v\x1b[31m\n")
+    assert (record["status"], record["path"], record["error"]) == (404, "/v\x1b[31m\n", "not_found")
     assert "\x1b" not in line
 
 

@@ -119,11 +119,30 @@ def test_malformed_http_is_refused(server: Served, data: bytes, expected: tuple[
     assert status(server, data) in expected
 
 
+def test_a_body_longer_than_announced_is_no_request(server: Served) -> None:
+    short = request(HI, "Connection: keep-alive").replace(b"Content-Length: ", b"Content-Length: 1")
+    long = request({**HI, "max_tokens": 1}) + b"and more of it\r\n\r\n"
+    with raw(server, short) as connection:
+        connection.shutdown(socket.SHUT_WR)  # the rest never comes
+        assert connection.recv(64) == b""
+    with raw(server, long) as connection:
+        seen = b""
+        while part := connection.recv(65536):
+            seen += part
+        assert seen.startswith(b"HTTP/1.1 200 ")
+        assert b"HTTP/1.1 400 " in seen
+
+
+def test_of_a_name_given_twice_the_last_counts(server: Served) -> None:
+    data = b'{"prompt": "say S", "prompt": "say L", "max_tokens": 2, "temperature": 0}'
+    assert server.post("/v1/completions", data).json["choices"][0]["text"] == "xy"
+
+
 def test_requests_may_come_before_answers_were_read(server: Served) -> None:
     one = b"GET /version HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with raw(server, one * 50) as connection:
+    with raw(server, one * 1000) as connection:
         seen = b""
-        while seen.count(b"HTTP/1.1 200") < 50:
+        while seen.count(b"HTTP/1.1 200") < 1000:
             part = connection.recv(65536)
             assert part
             seen += part
@@ -186,6 +205,24 @@ def test_many_streams_at_once_are_each_like_one_alone(server: Served) -> None:
         assert list(pool.map(streamed, bodies * 4)) == alone * 4
 
 
+def test_a_hundred_requests_of_one_id_are_each_answered(server: Served) -> None:
+    def ask(number: int) -> str:
+        body = {"prompt": f"{number} L", "echo": True, "max_tokens": 2}
+        reply = server.post("/v1/completions", body, {"X-Request-Id": "the-same"})
+        assert reply.headers["x-request-id"] == "the-same"
+        return str(reply.json["choices"][0]["text"])
+
+    with ThreadPoolExecutor(32) as pool:
+        assert list(pool.map(ask, range(100))) == [f"{number} Lxy" for number in range(100)]
+
+
+def test_a_word_of_a_megabyte_is_refused_and_nobody_waits(server: Served) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(server.post, "/v1/completions", {"prompt": "a" * 1_000_000})
+        assert server.get("/health/ready").status == 200
+        assert long.result().error["code"] == "context_length_exceeded"
+
+
 def test_a_storm_of_clients_that_leave_changes_nothing_for_the_others(server: Served) -> None:
     body = {"prompt": "7 F", "temperature": 1, "seed": 7, "max_tokens": 12}
     alone = server.post("/v1/completions", body).json["choices"][0]["text"]
@@ -219,6 +256,55 @@ def test_a_path_cannot_forge_a_line_of_the_log(server: Served) -> None:
     server.get("/%0a%1b[31mforged")
     lines = server.errors.read_text().splitlines()
     assert not any(line.startswith(("forged", "\x1b")) for line in lines)
+
+
+OUTWARD = [
+    (
+        {"messages": [{"role": "user", "content": [{"type": kind, kind: {"url": "http://127.0.0.1:9/x"}}]}]},
+        CHAT,
+    )
+    for kind in ("image_url", "file", "audio", "input_audio", "video_url")
+] + [
+    ({"messages": HI["messages"], "chat_template": "{{ 1 }}"}, CHAT),
+    ({"messages": HI["messages"], "extra_body": {"code": "import os"}}, CHAT),
+    ({"messages": HI["messages"], "tools": [{"type": "code_interpreter"}]}, CHAT),
+    (
+        {
+            "messages": HI["messages"],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": {"$ref": "http://127.0.0.1:9/x"}},
+            },
+        },
+        CHAT,
+    ),
+    (
+        {
+            "input": [
+                {
+                    "type": "message",
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": "http://127.0.0.1:9"}],
+                }
+            ]
+        },
+        "/v1/responses",
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "path"), OUTWARD)
+def test_what_would_make_it_reach_out_is_refused(server: Served, body: Any, path: str) -> None:
+    reply = server.post(path, body)
+    assert reply.status == 400
+    assert reply.error["param"] is not None
+
+
+def test_no_process_of_the_server_ever_connects_to_anything(server: Served) -> None:
+    server.post(CHAT, {**HI, "response_format": {"type": "json_object"}, "max_tokens": 3})
+    told = server.connects.read_text().splitlines()
+    assert any(line.startswith("listening") for line in told)  # so it does listen to what is done
+    assert [line for line in told if not line.startswith("listening")] == []
 
 
 def test_json_is_json_by_its_header(server: Served) -> None:

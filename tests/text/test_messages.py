@@ -31,10 +31,19 @@ def call(arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("role", ["system", "user", "tool"])
-def test_text_parts_are_joined_and_null_is_empty(role: str) -> None:
+def test_text_parts_are_joined(role: str) -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
-    contents = [checked({"role": role, "content": c}).messages[0]["content"] for c in (parts, [], None)]
+    contents = [checked({"role": role, "content": c}).messages[0]["content"] for c in (parts, [], "")]
     assert contents == ["ab", "", ""]
+
+
+@pytest.mark.parametrize("message", [{}, {"content": None}])
+def test_only_the_assistant_may_say_nothing_at_all(message: dict[str, Any]) -> None:
+    assert checked({"role": "assistant", **message}).messages[0]["content"] == ""
+    for role in ("system", "user", "tool"):
+        with pytest.raises(RequestError, match="must have content") as error:
+            checked({"role": role, **message})
+        assert error.value.param == "messages[0].content"
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,9 @@ let go after a while; one that has left is noticed whether or not anything is be
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections import deque
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -21,7 +20,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -47,12 +45,22 @@ class Answers:
     """The answers to the prompts of one HTTP request."""
 
     def __init__(
-        self, engine: TextEngine, prompts: Sequence[Sequence[int]], options: GenerateOptions, salt: str
+        self,
+        engine: TextEngine,
+        prompts: Sequence[Sequence[int]],
+        options: GenerateOptions,
+        salt: str,
+        patience: float,
     ) -> None:
-        """Begin all of them; raises as `TextEngine.start` does, then none is left."""
-        self._gathered: deque[tuple[int, TokenEvent]] = deque()
+        """Begin all of them; raises as `TextEngine.start` does, then none is left.
+
+        `patience`: seconds to wait for the next token.
+        """
+        self._gathered: list[tuple[int, TokenEvent]] = []
         self._arrived = asyncio.Event()
         self._overrun = False
+        self._clock = Clock(patience, self._arrived.set)
+        self._patience = patience
         self.began = time.monotonic()
         self.generations: list[Generation] = []
         try:
@@ -68,26 +76,22 @@ class Answers:
         """Every answer has ended."""
         return all(generation.finished for generation in self.generations)
 
-    async def batches(self, patience: float) -> AsyncIterator[list[News]]:
-        """What has happened since the last batch, until all have ended.
+    async def news(self) -> list[News]:
+        """What has happened since the last time, as soon as there is something; nothing if all have ended.
 
-        Raises LlmrsError if one ends by a fault, HttpError after `patience` seconds without news,
-        ClientGone if far more gathers than a client that reads would leave.
+        Raises LlmrsError if one ends by a fault, HttpError if nothing comes for too long, ClientGone if far
+        more gathers than a client that reads would leave.
         """
-        while not self.finished:
-            try:
-                if not self._gathered:
-                    async with asyncio.timeout(patience):
-                        await self._arrived.wait()
-            except TimeoutError:
-                raise HttpError(
-                    503, f"Nothing came for {patience:g} seconds.", code="deadline_exceeded"
-                ) from None
+        told: list[News] = []
+        while not told and not self.finished:
+            if not self._gathered:
+                await self._wait()
             self._arrived.clear()
             if self._overrun:
                 raise ClientGone
-            if batch := _merged(news for news in map(self._take, _drained(self._gathered)) if news):
-                yield batch
+            gathered, self._gathered = self._gathered, []
+            told = [news for item in _together(gathered) if (news := self._take(*item))]
+        return told
 
     def usage(self) -> Usage:
         """Tokens of all answers so far."""
@@ -100,8 +104,16 @@ class Answers:
 
     def cancel(self) -> None:
         """End what still runs."""
+        self._clock.stop()
         for generation in self.generations:
             generation.cancel()
+
+    async def _wait(self) -> None:
+        self._clock.start()
+        await self._arrived.wait()
+        self._clock.pause()
+        if not self._gathered:
+            raise HttpError(503, f"Nothing came for {self._patience:g} seconds.", code="deadline_exceeded")
 
     def _gather(self, index: int, event: TokenEvent) -> None:
         self._overrun = self._overrun or len(self._gathered) >= MAX_GATHERED
@@ -109,10 +121,41 @@ class Answers:
             self._gathered.append((index, event))
         self._arrived.set()
 
-    def _take(self, item: tuple[int, TokenEvent]) -> News | None:
-        index, event = item
+    def _take(self, index: int, event: TokenEvent) -> News | None:
         news = self.generations[index].take(event)
         return None if news is None else (index, news)
+
+
+class Clock:
+    """Calls back when a wait has lasted too long. Its timer looks at the time only when it goes off, so a wait
+    that ends in time, as there is one for each token, costs next to nothing."""
+
+    def __init__(self, seconds: float, ran_out: Callable[[], object]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._ran_out = ran_out
+        self._since = math.inf
+        """When the wait began; never, if there is none."""
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def start(self) -> None:
+        """A wait begins."""
+        self._since = self._loop.time()
+
+    def pause(self) -> None:
+        """It has ended."""
+        self._since = math.inf
+
+    def stop(self) -> None:
+        """There will be no more."""
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        left = self._since + self._seconds - self._loop.time()
+        if left <= 0:
+            self._ran_out()
+        else:
+            self._timer = self._loop.call_later(min(left, self._seconds), self._look)
 
 
 class Gate:
@@ -155,25 +198,24 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _merged(news: Iterable[News]) -> list[News]:
-    """Events of one choice that came together become one."""
-    merged: dict[tuple[int, int], News] = {}
-    for index, event in news:
-        key = index, event.choice
-        merged[key] = (index, _joined(merged[key][1], event) if key in merged else event)
-    return list(merged.values())
+def _together(gathered: Sequence[tuple[int, TokenEvent]]) -> Iterable[tuple[int, TokenEvent]]:
+    """Events of one choice that have gathered become one: whatever follows is done once for all of them."""
+    if len(gathered) == 1:
+        return gathered
+    choices: dict[str, tuple[int, list[TokenEvent]]] = {}
+    for index, event in gathered:
+        choices.setdefault(event.request_id, (index, []))[1].append(event)
+    return [(index, _joined(events)) for index, events in choices.values()]
 
 
-def _joined(first: TextEvent, then: TextEvent) -> TextEvent:
-    return replace(
-        then,
-        text=first.text + then.text,
-        token_ids=first.token_ids + then.token_ids,
-        logprobs=first.logprobs + then.logprobs,
+def _joined(events: Sequence[TokenEvent]) -> TokenEvent:
+    first, last = events[0], events[-1]
+    return TokenEvent(
+        first.request_id,
+        tuple(token for event in events for token in event.tokens),
+        tuple(score for event in events for score in event.logprobs),
+        first.prompt_logprobs,
+        max(event.cached_tokens for event in events),
+        last.finish,
+        last.error,
     )
-
-
-def _drained(items: deque[T]) -> Sequence[T]:
-    taken = tuple(items)
-    items.clear()
-    return taken

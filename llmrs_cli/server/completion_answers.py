@@ -100,6 +100,7 @@ class _CompletionChoice:
         self.finish_reason: str | None = None
         self.offset = 0
         """Where the text of the latest event begins."""
+        self._length = 0
         self._echo = echo
 
     def take(
@@ -111,7 +112,7 @@ class _CompletionChoice:
             text, told, ids = "", [], []
         if self._echo is not None:
             text, told, self._echo = self._echo + text, [*(scores or ()), *told], None
-        self.offset = sum(map(len, self.texts))
+        self.offset, self._length = self._length, self._length + len(text)
         self.texts.append(text)
         self.logprobs += told
         self.token_ids += ids

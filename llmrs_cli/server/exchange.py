@@ -52,6 +52,8 @@ class Exchange:
         """When tokens first and last came."""
         self._first_tokens = 0
         self._started = False
+        self._put: Callable[[bytes], bool] = scope["state"].get("put", _cannot_put)
+        """Writes a piece of a body that has begun, without waiting; False if it cannot."""
 
     async def body(self) -> Any:
         """The decoded body. Raises RequestError, or HttpError if it takes too long or is cut off."""
@@ -84,7 +86,7 @@ class Exchange:
         """Gather everything, then send it; ends at once if the client leaves."""
 
         async def gather() -> None:
-            async for batch in answers.batches(self.service.settings.deadline):
+            while batch := await answers.news():
                 self._observe(batch, answers)
                 for news in batch:
                     take(news)
@@ -109,7 +111,7 @@ class Exchange:
         self, answers: Answers, take: Chunks, last: Callable[[], Iterable[Any]], framing: Framing
     ) -> None:
         try:
-            async for batch in answers.batches(self.service.settings.deadline):
+            while batch := await answers.news():
                 self._observe(batch, answers)
                 await self._write(framing.events(chunk for news in batch for chunk in take(news)))
             await self._write(framing.events(last()) + framing.end, more=False)
@@ -121,7 +123,7 @@ class Exchange:
             await self._write(framing.events([framing.fault(as_http(error).body)]) + framing.end, more=False)
 
     async def _write(self, data: bytes, *, more: bool = True) -> None:
-        if not data and more:
+        if more and (not data or (self._started and self._put(data))):
             return
         try:
             async with asyncio.timeout(STALL_SECONDS):
@@ -157,12 +159,12 @@ class Exchange:
         else:
             metrics.between.observe(now - self._last)
         self._last = now
-        for _, news in batch:
-            if news.finish_reason is not None:
-                metrics.finished(news.finish_reason.value)
-        if any(news.finish_reason is FinishReason.ABORT for _, news in batch):
+        ends = [news.finish_reason for _, news in batch if news.finish_reason is not None]
+        for reason in ends:
+            metrics.finished(reason.value)
+        if FinishReason.ABORT in ends:
             raise unavailable("The server is shutting down.", "shutting_down")
-        if answers.finished:
+        if ends and answers.finished:
             metrics.whole.observe(now - self._began)
             usage = answers.usage()
             self._scope["figures"] = {
@@ -170,3 +172,7 @@ class Exchange:
                 "completion_tokens": usage.completion_tokens,
                 **self.timings(answers),
             }
+
+
+def _cannot_put(data: bytes) -> bool:
+    return False

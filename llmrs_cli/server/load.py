@@ -123,6 +123,7 @@ def report(plan: Plan, answers: Sequence[Answer], duration: float) -> dict[str, 
         "total_token_throughput": (inputs + outputs) / duration,
         "max_output_tokens_per_s": _busiest_second(good),
         "max_concurrent_requests": _most_at_once(answers),
+        "pieces": sum(len(a.arrivals) for a in good),
     }
     for name, values in series(good).items():
         figures |= _spread(name, values)

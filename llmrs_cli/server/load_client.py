@@ -1,7 +1,7 @@
 """A client for load: one streamed completion over its own connection, with the time of everything that came.
 
-Speaks just enough HTTP/1.1 for servers of OpenAI's API, with the standard library alone: what is measured
-is the server, and a heavy client would be measured with it.
+Speaks just enough HTTP/1.1 for servers of OpenAI's API, with the standard library alone and without a task
+that wakes for each piece: what is measured is the server, and a heavy client would be measured with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +35,18 @@ class Target:
             raise UsageError(f"{url!r} is not an address such as http://127.0.0.1:8000.")
         return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/").removesuffix("/v1"), key)
 
+    def request(self, method: str, path: str, data: bytes) -> bytes:
+        """A whole request; the connection ends with its response."""
+        lines = [
+            f"{method} {self.path}{path} HTTP/1.1",
+            f"Host: {self.host}:{self.port}",
+            "Content-Type: application/json",
+            f"Content-Length: {len(data)}",
+            "Connection: close",
+        ]
+        lines += [f"Authorization: Bearer {self.key}"] if self.key else []
+        return "\r\n".join([*lines, "", ""]).encode() + data
+
 
 @dataclass(slots=True)
 class Answer:
@@ -47,17 +59,22 @@ class Answer:
     ended: float = 0.0
     tokens: int = 0
     error: str | None = None
+    status: int = 0
+    """Of HTTP; 0 if there was no response."""
+    text: str = ""
 
 
 async def complete(target: Target, body: Mapping[str, Any], prompt_tokens: int) -> Answer:
     """Stream one completion; whatever goes wrong is in the answer."""
     answer = Answer(prompt_tokens, began=time.monotonic())
+    events = _Events(answer)
     try:
-        async for event in _events(target, "/v1/completions", body):
-            _take(answer, event)
+        answer.status, rest = await _ask(target, "POST", "/v1/completions", json.dumps(body).encode(), events)
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}: {rest[:120]!r}")
         if answer.error is None and not answer.tokens:
             answer.error = "the answer ended without its usage"
-    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+    except (OSError, ValueError) as error:
         answer.error = f"{type(error).__name__}: {error}"[:200]
     answer.ended = time.monotonic()
     return answer
@@ -66,80 +83,122 @@ async def complete(target: Target, body: Mapping[str, Any], prompt_tokens: int) 
 async def get(target: Target, path: str) -> Any:
     """The JSON that a path answers with. Raises NetworkError."""
     try:
-        reader, writer = await _ask(target, "GET", path, b"")
-        try:
-            status, headers = await _head(reader)
-            data = b"".join([part async for part in _parts(reader, headers)])
-        finally:
-            writer.close()
+        status, data = await _ask(target, "GET", path, b"")
         if status != 200:
             raise NetworkError(f"The server answers {path} with status {status}.")
         return json.loads(data)
-    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+    except (OSError, ValueError) as error:
         raise NetworkError(
             f"The server at {target.host}:{target.port} does not answer.", hint="Is it running?"
         ) from error
 
 
-def _take(answer: Answer, event: Any) -> None:
-    if "error" in event:
-        answer.error = str(event["error"].get("message", event["error"]))[:200]
-    if event.get("choices") and (
-        event["choices"][0].get("text") or not event["choices"][0].get("finish_reason")
-    ):
-        answer.arrivals.append(time.monotonic())
-    if usage := event.get("usage"):
-        answer.tokens = usage["completion_tokens"]
-        answer.prompt_tokens = usage["prompt_tokens"]
+class _Events:
+    """Takes the pieces of a stream of events as they come."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self._held = b""
+
+    def __call__(self, part: bytes) -> None:
+        *blocks, self._held = (self._held + part).split(b"\n\n")
+        for block in blocks:
+            if block.startswith(b"data: {"):
+                self._take(json.loads(block[6:]))
+
+    def _take(self, event: Any) -> None:
+        answer = self._answer
+        if "error" in event:
+            answer.error = str(event["error"].get("message", event["error"]))[:200]
+        for choice in event.get("choices") or ():
+            if choice.get("text") or not choice.get("finish_reason"):
+                answer.arrivals.append(time.monotonic())
+            answer.text += choice.get("text", "")
+        if usage := event.get("usage"):
+            answer.tokens = usage["completion_tokens"]
+            answer.prompt_tokens = usage["prompt_tokens"]
 
 
-async def _events(target: Target, path: str, body: Mapping[str, Any]) -> AsyncIterator[Any]:
-    reader, writer = await _ask(target, "POST", path, json.dumps(body).encode())
-    try:
-        status, headers = await _head(reader)
-        held = b""
-        async for part in _parts(reader, headers):
-            *blocks, held = (held + part).split(b"\n\n")
-            if status != 200:
-                held += b"\n\n".join(blocks)
-                continue
-            for block in blocks:
-                if block.startswith(b"data: {"):
-                    yield json.loads(block[6:])
-        if status != 200:
-            raise ValueError(f"status {status}: {held[:120]!r}")
-    finally:
-        writer.close()
+class _Connection(asyncio.Protocol):
+    """One request and its response, whose body goes to `take` piece by piece if its status is 200."""
+
+    def __init__(self, request: bytes, take: Callable[[bytes], None]) -> None:
+        self.status = 0
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._take = take
+        self._buffer = b""
+        self._chunked = self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        try:
+            if not self.status:
+                self._read_head()
+            if self.status:
+                self._read_body()
+        except ValueError as error:
+            self._end(error)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._chunked and not self._ended:
+            error = error or ConnectionResetError("the answer was cut off")
+        elif not self.status:
+            error = error or ConnectionResetError("there was no answer")
+        self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None) if error is None else self.done.set_exception(error)
+
+    def _read_head(self) -> None:
+        head, end, rest = self._buffer.partition(b"\r\n\r\n")
+        if end:
+            self._buffer = rest
+            self._chunked = b"\r\ntransfer-encoding: chunked" in head.lower()
+            self.status = int(head.split(None, 2)[1])
+
+    def _read_body(self) -> None:
+        """Hand over what is whole: chunks, or everything."""
+        if not self._chunked:
+            self._take(self._buffer)
+            self._buffer = b""
+            return
+        buffer, at = self._buffer, 0
+        while (line := buffer.find(b"\r\n", at)) >= 0:
+            size = int(buffer[at:line].split(b";")[0], 16)
+            start = line + 2
+            if len(buffer) < start + size + 2:
+                break
+            self._take(buffer[start : start + size])
+            at = start + size + 2
+            if not size:
+                self._ended = True
+                self._end(None)
+        self._buffer = buffer[at:]
 
 
 async def _ask(
-    target: Target, method: str, path: str, data: bytes
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection(target.host, target.port)
-    lines = [
-        f"{method} {target.path}{path} HTTP/1.1",
-        f"Host: {target.host}:{target.port}",
-        "Content-Type: application/json",
-        f"Content-Length: {len(data)}",
-        "Connection: close",
-    ]
-    lines += [f"Authorization: Bearer {target.key}"] if target.key else []
-    writer.write("\r\n".join([*lines, "", ""]).encode() + data)
-    return reader, writer
+    target: Target, method: str, path: str, data: bytes, take: Callable[[bytes], None] | None = None
+) -> tuple[int, bytes]:
+    """The status, and the body unless `take` got it. Raises OSError or ValueError."""
+    kept: list[bytes] = []
+    connection: _Connection
 
+    def sort(part: bytes) -> None:
+        (take if take is not None and connection.status == 200 else kept.append)(part)
 
-async def _head(reader: asyncio.StreamReader) -> tuple[int, Mapping[str, str]]:
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    pairs: Sequence[tuple[str, str, str]] = [line.partition(":") for line in lines[1:] if line]
-    return int(lines[0].split()[1]), {name.lower(): value.strip() for name, _, value in pairs}
-
-
-async def _parts(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
-    """The body as it comes, chunked or not."""
-    if "chunked" not in headers.get("transfer-encoding", ""):
-        while part := await reader.read(65536):
-            yield part
-        return
-    while (size := int((await reader.readline()).split(b";")[0], 16)) > 0:
-        yield await reader.readexactly(size)
-        await reader.readexactly(2)
+    loop = asyncio.get_running_loop()
+    request = target.request(method, path, data)
+    transport, connection = await loop.create_connection(
+        lambda: _Connection(request, sort), target.host, target.port
+    )
+    try:
+        await connection.done
+    finally:
+        transport.abort()
+    return connection.status, b"".join(kept)

@@ -21,7 +21,7 @@ from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 from llmrs_cli.errors import EngineFault, ExitCode, UsageError
 from llmrs_cli.server.app import build_app
 from llmrs_cli.server.connections import http_server
-from llmrs_cli.server.remote import RemoteEngine
+from llmrs_cli.server.remote import CHILD, RemoteEngine
 from llmrs_cli.server.service import Phase, Service
 from llmrs_cli.server.settings import MAX_CONNECTIONS, ServerSettings
 from llmrs_cli.text.generate import TextEngine
@@ -39,6 +39,8 @@ class Load:
     context: int | None = None
     rows: int | None = None
     memory: int | None = None
+    command: tuple[str, ...] = CHILD
+    """What runs the engine; its two pipes are appended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class _Life:
             memory=load.memory,
             progress=self._tell.loading,
             watchdog=self._settings.watchdog,
+            command=load.command,
         )
         try:
             text = await asyncio.to_thread(TextEngine.over, checkpoint, lambda: engine)

@@ -125,7 +125,7 @@ class Service:
         self, prompts: Sequence[Sequence[int]], options: GenerateOptions, salt: str
     ) -> Iterator[Answers]:
         """Answers that end with the block, whatever happens in it."""
-        answers = Answers(self.engine, prompts, options, salt)
+        answers = Answers(self.engine, prompts, options, salt, self.settings.deadline)
         self._active.add(answers)
         try:
             yield answers

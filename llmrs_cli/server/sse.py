@@ -34,6 +34,8 @@ def decode_body(data: bytes) -> Any:
 def encode(value: Any) -> bytes:
     """Compact JSON without a character that a reader might take for the end of a line."""
     data = orjson.dumps(value)
+    if data.isascii():
+        return data
     for character, escape in _SPLITTERS.items():
         if character in data:
             data = data.replace(character, escape)
@@ -42,8 +44,8 @@ def encode(value: Any) -> bytes:
 
 def event(value: Any, name: str | None = None) -> bytes:
     """One server-sent event; `name` is its type where the API has types."""
-    head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + encode(value) + b"\n\n"
+    head = b"" if name is None else b"event: %b\n" % name.encode()
+    return b"%bdata: %b\n\n" % (head, encode(value))
 
 
 def _depth(data: bytes) -> int:

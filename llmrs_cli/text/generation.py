@@ -79,6 +79,8 @@ class Generation:
         self.prompt_logprobs: tuple[LogProb | None, ...] | None = None
         """One per prompt token, None for the first; there with the first event, if asked for."""
         self._error: LlmrsError | None = None
+        self._left = len(requests)
+        """Choices that have not ended."""
         try:
             for request in requests:
                 engine.submit(request, sink or self._events.put)
@@ -91,7 +93,7 @@ class Generation:
         try:
             if self._error is not None:
                 raise self._error
-            while self._running:
+            while self._left:
                 news = self.take(self._await())
                 if news is not None:
                     yield news
@@ -115,12 +117,13 @@ class Generation:
     @property
     def finished(self) -> bool:
         """Every choice has ended."""
-        return not self._running
+        return not self._left
 
     def cancel(self) -> None:
         """End the choices that still run, soon; they keep what they have."""
-        for id in self._running:
-            self._engine.abort(id)
+        for id, choice in self._choices.items():
+            if choice.finish is None:
+                self._engine.abort(id)
 
     def result(self) -> GenerationResult:
         """The whole; waits for what is still to come. Raises as iterating does."""
@@ -128,10 +131,6 @@ class Generation:
             pass
         choices = tuple(choice.result() for choice in self._choices.values())
         return GenerationResult(choices, self.usage(), self.prompt_logprobs)
-
-    @property
-    def _running(self) -> list[str]:
-        return [id for id, choice in self._choices.items() if choice.finish is None]
 
     def usage(self) -> Usage:
         """Tokens so far."""
@@ -141,23 +140,26 @@ class Generation:
     def _advance(self, choice: _Choice, event: TokenEvent) -> TextEvent:
         if event.finish is FinishReason.ERROR:
             choice.finish = FinishReason.ERROR
+            self._left -= 1
             raise self._engine.fault or LlmrsError(event.error or "The request failed.")
         if event.prompt_logprobs is not None:
             self.prompt_logprobs = tuple(
                 None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs
             )
-        logprobs = tuple(named(score, self._tokenizer) for score in event.logprobs)
         text, taken = choice.take(event)
-        choice.logprobs += logprobs[:taken]
-        if choice.finish is not None and event.finish is None:
-            self._engine.abort(event.request_id)  # a stop string, of which the engine knows nothing
+        logprobs = tuple(named(score, self._tokenizer) for score in event.logprobs[:taken])
+        choice.logprobs += logprobs
+        if choice.finish is not None:
+            self._left -= 1
+            if event.finish is None:
+                self._engine.abort(event.request_id)  # a stop string, of which the engine knows nothing
         return TextEvent(
             choice=choice.number,
             text=text,
             token_ids=event.tokens[:taken],
-            logprobs=logprobs[:taken],
+            logprobs=logprobs,
             finish_reason=choice.finish,
-            usage=None if self._running else self.usage(),
+            usage=None if self._left else self.usage(),
         )
 
 

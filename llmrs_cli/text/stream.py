@@ -108,8 +108,9 @@ class StreamDecoder:
 
     def push(self, ids: Iterable[int], *, may_stop: bool = True) -> str:
         """Text that is certain after these ids; `may_stop` false: no stop string may end here yet."""
-        data = b"".join(self._tokenizer.token_bytes(id, specials=self._specials) for id in ids)
-        return self._finder.push(self._text(data), may_stop=may_stop)
+        data = b"".join([self._tokenizer.token_bytes(id, specials=self._specials) for id in ids])
+        text = self._text(data)
+        return self._finder.push(text, may_stop=may_stop) if self._finder.looks else text
 
     def finish(self) -> str:
         """What was held back: an unfinished character as U+FFFD, the beginning of a stop string as it is."""

@@ -148,6 +148,19 @@ def test_requests_may_come_before_answers_were_read(server: Served) -> None:
             seen += part
 
 
+def test_an_old_client_gets_its_stream_without_chunks(server: Served) -> None:
+    data = request({**HI, "stream": True}).replace(b"HTTP/1.1", b"HTTP/1.0")
+    seen = b""
+    with raw(server, data) as connection:
+        while part := connection.recv(65536):
+            seen += part
+    head, _, body = seen.partition(b"\r\n\r\n")
+    assert b"chunked" not in head.lower()
+    events = body.decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(event.startswith("data: {") for event in events[:-2])
+
+
 @pytest.mark.parametrize("path", ["/v1/nothing", "//v1/models", "/v1/models/", "/%2e%2e/etc/passwd", "/docs"])
 def test_a_path_that_is_not_there_is_not_found(server: Served, path: str) -> None:
     reply = server.get(path)

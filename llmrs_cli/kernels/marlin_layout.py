@@ -26,6 +26,7 @@ along K is contiguous. Rows and columns that fill up the last unit have codes, s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -103,36 +104,70 @@ class Layout:
 # -- the permutations ---------------------------------------------------------------------------------------
 
 
-def to_pairs(codes: Bytes) -> Bytes:
-    """(64·R, 128·C) codes → (R, C, tile, half, lane g, lane c, step, pair, parity), one code a byte."""
-    rows, columns = codes.shape[0] // UNIT_ROWS, codes.shape[1] // TILE_COLUMNS
-    # row = unit, tile, row half, g; column = unit, half, step, column half, c, parity
-    split = codes.reshape(rows, UNIT_TILES, 2, 8, columns, _HALVES, _STEPS, 2, 4, 2)
-    moved = split.transpose(0, 4, 1, 5, 3, 8, 6, 7, 2, 9)  # pair = column half, row half
-    return moved.reshape(rows, columns, UNIT_TILES, _HALVES, 8, 4, _STEPS, 4, 2)
+def to_pairs(codes: Bytes) -> Words:
+    """(64·R, 64·C) bytes of two codes → (R, C, tile, half, lane g, lane c, step) words, pair p in byte p.
+
+    A byte holds two neighbouring columns, which are one pair; four bytes in a row go to the four lanes of a g.
+    """
+    rows, columns = codes.shape[0] // UNIT_ROWS, 2 * codes.shape[1] // TILE_COLUMNS
+    # row = unit, tile, row half, g; word = unit, half, step, column half
+    split = codes.view("<u4").reshape(rows, UNIT_TILES, 2, 8, columns, _HALVES, _STEPS, 2)
+    lanes = turned([split[:, :, pair % 2, ..., pair // 2] for pair in range(4)])
+    out = np.empty((rows, columns, UNIT_TILES, _HALVES, 8, 4, _STEPS), np.uint32)
+    for c, words in enumerate(lanes):
+        out[..., c, :] = words.transpose(0, 3, 1, 4, 2, 5)
+    return out
 
 
-def from_pairs(pairs: Bytes) -> Bytes:
+def from_pairs(pairs: Words) -> Bytes:
     """Inverse of `to_pairs`."""
     rows, columns = pairs.shape[:2]
-    split = pairs.reshape(rows, columns, UNIT_TILES, _HALVES, 8, 4, _STEPS, 2, 2, 2)
-    moved = split.transpose(0, 2, 8, 4, 1, 3, 6, 7, 5, 9)
-    return np.ascontiguousarray(moved).reshape(rows * UNIT_ROWS, columns * TILE_COLUMNS)
+    out = np.empty((rows, UNIT_TILES, 2, 8, columns, _HALVES, _STEPS, 2), np.uint32)
+    for pair, words in enumerate(turned([pairs[..., c, :] for c in range(4)])):
+        out[:, :, pair % 2, ..., pair // 2] = words.transpose(0, 2, 4, 1, 3, 5)
+    return out.view(np.uint8).reshape(rows * UNIT_ROWS, columns * TILE_COLUMNS // 2)
 
 
-def to_words(pairs: Bytes) -> Words:
-    """(…, pair, parity) codes → (…) words: pair p at bits 4p and 4p + 16, then rotated left by 6."""
-    shifts = 4 * np.arange(4, dtype=np.uint32)[:, None] + 16 * np.arange(2, dtype=np.uint32)
-    words: Words = np.bitwise_or.reduce(pairs.astype(np.uint32) << shifts, axis=(-2, -1))
+def turned(words: Sequence[Words]) -> list[Words]:
+    """Four arrays of words as a 4 × 4 matrix of bytes, transposed: byte i of word j becomes byte j of word i."""
+    even, odd, low = np.uint32(0x00FF00FF), np.uint32(0xFF00FF00), np.uint32(0x0000FFFF)
+    eight, sixteen = np.uint32(8), np.uint32(16)
+    a, b, c, d = words
+    ab = (a & even) | ((b & even) << eight), ((a & odd) >> eight) | (b & odd)
+    cd = (c & even) | ((d & even) << eight), ((c & odd) >> eight) | (d & odd)
+    first = [(left & low) | (right << sixteen) for left, right in zip(ab, cd, strict=True)]
+    second = [(left >> sixteen) | (right & ~low) for left, right in zip(ab, cd, strict=True)]
+    return [first[0], first[1], second[0], second[1]]
+
+
+def to_words(pairs: Words) -> Words:
+    """Pair p in byte p, low code in the low nibble → pair p at bits 4p and 4p + 16, rotated left by 6."""
+    words = _gathered(pairs & _NIBBLES) | (_gathered((pairs >> np.uint32(4)) & _NIBBLES) << np.uint32(16))
     rotated: Words = (words << np.uint32(ROTATION)) | (words >> np.uint32(32 - ROTATION))
     return rotated
 
 
-def from_words(words: Words) -> Bytes:
+def from_words(words: Words) -> Words:
     """Inverse of `to_words`."""
     plain: Words = (words >> np.uint32(ROTATION)) | (words << np.uint32(32 - ROTATION))
-    shifts = 4 * np.arange(4, dtype=np.uint32)[:, None] + 16 * np.arange(2, dtype=np.uint32)
-    return ((plain[..., None, None] >> shifts) & np.uint32(15)).astype(np.uint8)
+    return _scattered(plain & np.uint32(0xFFFF)) | (_scattered(plain >> np.uint32(16)) << np.uint32(4))
+
+
+_NIBBLES = np.uint32(0x0F0F0F0F)
+
+
+def _gathered(nibbles: Words) -> Words:
+    """The low nibbles of four bytes, side by side in 16 bits."""
+    twos = (nibbles | (nibbles >> np.uint32(4))) & np.uint32(0x00FF00FF)
+    gathered: Words = (twos | (twos >> np.uint32(8))) & np.uint32(0xFFFF)
+    return gathered
+
+
+def _scattered(nibbles: Words) -> Words:
+    """Inverse of `_gathered`."""
+    twos = (nibbles | (nibbles << np.uint32(8))) & np.uint32(0x00FF00FF)
+    scattered: Words = (twos | (twos << np.uint32(4))) & _NIBBLES
+    return scattered
 
 
 def to_heads(scales: Scales, zeros: Bytes) -> Words:
@@ -153,12 +188,14 @@ def pack(codes: Bytes, scales: Scales, zeros: Bytes, group: int, columns: int) -
     own = tile_group(group, columns)
     assert own is not None, group
     layout = Layout(len(codes), columns, own)
-    wide = np.zeros(layout.padded, np.uint8)
-    unpacked = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(codes), -1)
-    wide[: layout.rows, :columns] = unpacked[:, :columns]
+    wide = np.zeros((layout.padded[0], layout.padded[1] // 2), np.uint8)
+    wide[: layout.rows, : codes.shape[1]] = codes
+    if columns % 2:
+        wide[:, codes.shape[1] - 1] &= 15
     out = np.zeros((layout.unit_rows, layout.unit_columns, UNIT_TILES, layout.tile_bytes), np.uint8)
-    words = to_words(to_pairs(wide)).reshape(*out.shape[:3], CODE_BYTES // 4)
-    out[..., :CODE_BYTES] = words.view(np.uint8)
+    for down in range(layout.unit_rows):  # one row of units stays in the cache
+        words = to_words(to_pairs(wide[down * UNIT_ROWS : (down + 1) * UNIT_ROWS]))
+        out[down, ..., :CODE_BYTES] = words.view(np.uint8).reshape(*out.shape[1:3], CODE_BYTES)
     heads = to_heads(_spread(scales, group, layout), _spread(zeros, group, layout))
     per_tile = TILE_COLUMNS // own
     split = heads.reshape(layout.unit_rows, layout.unit_columns, per_tile, UNIT_TILES, 8, 2)
@@ -173,17 +210,18 @@ def unpack(packed: Bytes, group: int, rows: int, columns: int) -> tuple[Bytes, S
     assert own is not None, group
     layout = Layout(rows, columns, own)
     tiles = packed.reshape(layout.unit_rows, layout.unit_columns, UNIT_TILES, layout.tile_bytes)
-    words = np.ascontiguousarray(tiles[..., :CODE_BYTES]).view(np.uint32)
-    shape = (*words.shape[:3], _HALVES, 8, 4, _STEPS)
-    wide = from_pairs(from_words(words.reshape(shape)))[:rows, :columns]
-    if columns % 2:
-        wide = np.pad(wide, ((0, 0), (0, 1)))
+    codes = np.empty((rows, -(-columns // 2)), np.uint8)
+    for down in range(layout.unit_rows):  # one row of units stays in the cache
+        words = np.ascontiguousarray(tiles[down : down + 1, ..., :CODE_BYTES]).view(np.uint32)
+        wide = from_pairs(from_words(words.reshape(*words.shape[:3], _HALVES, 8, 4, _STEPS)))
+        part = codes[down * UNIT_ROWS : (down + 1) * UNIT_ROWS]
+        part[:] = wide[: len(part), : codes.shape[1]]
     heads = np.ascontiguousarray(tiles[..., CODE_BYTES:]).view(np.uint32)
     split = heads.reshape(*heads.shape[:3], -1, 8, 2)  # unit row, unit column, tile, group, g, row half
     lines = split.transpose(0, 2, 5, 4, 1, 3).reshape(layout.padded[0], -1)
     first = lines[:rows, :: max(1, min(group, columns) // own)][:, : -(-columns // group)]
     return (
-        wide[:, 0::2] | (wide[:, 1::2] << np.uint8(4)),
+        codes,
         (first & np.uint32(0xFFFF)).astype(np.uint16).view(np.float16),
         (first >> np.uint32(16)).astype(np.uint8),
     )

@@ -6,8 +6,16 @@
 // last merges them in order. The query heads of a key head are the rows of an mma (up to 16). Of a page, warp w handles
 // tokens 16w … 16w + 15 through its own ring of copies, so warps meet only at the end of a chunk. Pages that this step
 // does not write are copied before wait_for_previous().
+//
+// With ROPE it takes the qkv projection as it is: queries are normed and rotated on their way into registers, and the
+// warp that meets the newest token norms and rotates its key, and stores key and value in their page (rope_store.cu
+// does the same for all tokens of a step, in a kernel of its own).
 #include "attention.cuh"
+#include "page_line.cuh"
 
+#ifndef ROPE
+#define ROPE 0
+#endif
 constexpr int WARPS = 4;
 #if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
 constexpr int STAGES = 2;                         // blocks may take little shared memory there
@@ -19,50 +27,11 @@ constexpr int STAGE_BYTES = 2 * TILE_BYTES;
 constexpr int D_TILES = HEAD_DIM / 8;
 constexpr int OUT_STRIDE = HEAD_DIM + 4;          // of the block's merge buffer: D sums, then max and mass
 constexpr int MAX_PARTS = 128;                    // chunks of a pair, at most
-constexpr int STEPS = HEAD_DIM / 16;
 constexpr bool QUERIES_SHARED = HEAD_DIM > 128;   // large heads leave no registers for the queries
 
-// A place on the line of pages.
-struct Cursor {
-    int sequence, head, page, pages;
-};
-
-struct Line {
-    const int* first_page;  // (S + 1,) pages of the decode sequences before each one
-    int heads;              // Hkv
-    int sequences;
-    int chunk;              // pages
-
-    // Of the pair's page that `place` falls on; a warp searches together, 32 places a round.
-    DEVICE Cursor at(int place) const {
-        const int lane = threadIdx.x % 32;
-        int low = 0, span = sequences;  // last sequence that begins at or before `place`, in [low, low + span)
-        while (span > 1) {
-            const int stride = (span + 31) / 32, probe = lane * stride;
-            const bool before = probe < span && first_page[low + probe] * heads <= place;
-            const int last = __popc(__ballot_sync(FULL, before)) - 1;
-            low += last * stride;
-            span = min(stride, span - last * stride);
-        }
-        const int pages = first_page[low + 1] - first_page[low], rest = place - first_page[low] * heads;
-        return Cursor{low, rest / pages, rest % pages, pages};
-    }
-    // The first beginning of a chunk at or after `place`; beyond the line stays beyond.
-    DEVICE int snap(int place) const {
-        if (place >= first_page[sequences] * heads) return place;
-        const Cursor c = at(place);
-        const int ahead = (chunk - c.page % chunk) % chunk;
-        return place + min(ahead, c.pages - c.page);
-    }
-    DEVICE void next(Cursor& c) const {
-        if (++c.page < c.pages) return;
-        c.page = 0;
-        if (++c.head < heads) return;
-        c.head = 0;
-        do { c.sequence++; } while (first_page[c.sequence + 1] == first_page[c.sequence]);
-        c.pages = first_page[c.sequence + 1] - first_page[c.sequence];
-    }
-};
+#if ROPE
+#include "rotation.cuh"
+#endif
 
 // out = Σ weight · part / Σ weight · mass over the parts of a pair; `weights` has room for parts · G floats.
 DEVICE void merge_parts(const float* parts, int count, int group, float* weights, HALF* out) {
@@ -94,9 +63,9 @@ DEVICE void merge_parts(const float* parts, int count, int group, float* weights
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
-    const HALF* q,              // (T, Hq, D)
-    const HALF* keys,           // (NB, Hkv, 64, D)
-    const HALF* values,         // (NB, Hkv, 64, D)
+    const HALF* q,              // (T, Hq, D); with ROPE qkv (T, (Hq + 2·Hkv)·D)
+    HALF* keys,                 // (NB, Hkv, 64, D)
+    HALF* values,               // (NB, Hkv, 64, D)
     const int* tables,          // (rows, MB) pages of each row
     const int* rows,            // (S,) row of each sequence
     const int* contexts,        // (S,) tokens, this step's included
@@ -105,6 +74,12 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     HALF* out,                  // (T, Hq · D)
     float* partials,            // (blocks + S · Hkv + 1, G, D + 4)
     int* arrivals,              // (S · Hkv,) zero before and after
+#if ROPE
+    const float* rotations,     // (P, D) D/2 cosines, then D/2 sines
+    const float* q_norm,        // (D,) or null
+    const float* k_norm,        // (D,) or null
+    float eps,
+#endif
     float scale,                // on q · k, times log2 e
     int sequences, int table_width, int kv_heads, int group, int window) {
     extern __shared__ __align__(16) u8 shared[];
@@ -165,7 +140,20 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
         const int context = contexts[sequence], token = query_start[sequence];
         const int oldest = window > 0 ? max(context - window, 0) : 0;
 
+#if ROPE
+        const HALF* projected = q + i64(token) * kv_heads * (group + 2) * HEAD_DIM;
+        const HALF* q_rows = projected + head * group * HEAD_DIM;
+        const float* turn = rotations + i64(context - 1) * HEAD_DIM;
+        const bool adds = upto == pages && warp == (context - 1) % PAGE / 16;
+        Newest newest;
+        if (adds) {
+            const HALF* own = projected + (kv_heads * group + head) * HEAD_DIM;
+            newest.load(own, own + kv_heads * HEAD_DIM);
+            newest.turn_key(turn, k_norm, eps);
+        }
+#else
         const HALF* q_rows = q + (i64(token) * kv_heads + head) * group * HEAD_DIM;
+#endif
         u32 held[QUERIES_SHARED ? 1 : STEPS][4];
         if constexpr (QUERIES_SHARED) {
             for (int i = threadIdx.x; i < 16 * HEAD_DIM / 8; i += WARPS * 32) {
@@ -182,6 +170,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
                     const int row = g + i % 2 * 8, column = j * 16 + c * 2 + i / 2 * 8;
                     held[j][i] = row < group ? *reinterpret_cast<const u32*>(q_rows + row * HEAD_DIM + column) : 0;
                 }
+#if ROPE
+            rotate_queries(held, c, turn, q_norm, eps);
+#endif
         }
 
         float acc[D_TILES][4];
@@ -195,6 +186,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
             __syncwarp();
             const u32 tile = shared_address(ring) + stage * STAGE_BYTES;
             const int first = page * PAGE + warp * 16;
+#if ROPE
+            if (adds && page == pages - 1) {
+                const int row = (context - 1) % 16;
+                newest.store(ring + stage * STAGE_BYTES + row * ROW_BYTES,
+                             ring + stage * STAGE_BYTES + TILE_BYTES + row * ROW_BYTES);
+                const int own_page = tables[i64(rows[sequence]) * table_width + page];
+                const i64 to = ((i64(own_page) * kv_heads + head) * PAGE + (context - 1) % PAGE) * HEAD_DIM;
+                newest.store(keys + to, values + to);
+                __syncwarp();
+            }
+#endif
             if (first < context && first + 16 > oldest) {
                 float score[2][4] = {};
 #pragma unroll

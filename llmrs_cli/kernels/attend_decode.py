@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,9 +19,27 @@ EXTRA = 4
 """Floats of a partial row beside its D sums."""
 
 
-def unit(bf16: bool, head_dim: int) -> Unit:
-    """The translation unit for one 16-bit type and head size."""
-    return Unit("attend_decode", (("BF16", int(bf16)), ("HEAD_DIM", head_dim)))
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What turns the qkv projection into queries, keys and values, as in `rope_store`."""
+
+    table: Any
+    """(P, D) float32"""
+    q_norm: Any
+    """(D,) float32 or None"""
+    k_norm: Any
+    eps: float
+
+
+def rotates(head_dim: int) -> bool:
+    """Whether the kernel can take the qkv projection of heads of this size."""
+    return head_dim % 32 == 0 and head_dim <= 128
+
+
+def unit(bf16: bool, head_dim: int, rope: bool = False) -> Unit:
+    """The translation unit for one 16-bit type and head size; with `rope` it takes the qkv projection."""
+    macros = (("BF16", int(bf16)), ("HEAD_DIM", head_dim))
+    return Unit("attend_decode", (*macros, ("ROPE", 1)) if rope else macros)
 
 
 def shared_bytes(head_dim: int, group: int, little: bool) -> int:
@@ -53,10 +72,18 @@ def partial_slots(blocks: int, sequences: int, kv_heads: int) -> int:
     return blocks + sequences * kv_heads + 1
 
 
+_ROTATION: tuple[Param, ...] = (
+    Buffer("rotations", "f32", ("P", "D")),
+    Buffer("q_norm", "f32", ("D",), optional=True),
+    Buffer("k_norm", "f32", ("D",), optional=True),
+    Scalar("eps", "f32"),
+)
+
+
 @cache
-def _kernel(bf16: bool, heads: int, d: int, sequences: int) -> Kernel:
+def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int, rope: bool) -> Kernel:
     params: tuple[Param, ...] = (
-        Buffer("q", "u16", ("T", "Hq", "D")),
+        Buffer("q", "u16", ("T", (heads + 2 * kv_heads) * d) if rope else ("T", heads, d)),
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("tables", "i32", ("rows", "MB")),
@@ -67,10 +94,11 @@ def _kernel(bf16: bool, heads: int, d: int, sequences: int) -> Kernel:
         Buffer("out", "u16", ("T", heads * d)),
         Buffer("partials", "f32", ("blocks", "scratch")),
         Buffer("arrivals", "i32", ("pairs",)),
+        *(_ROTATION if rope else ()),
         Scalar("scale", "f32"),
         *(Scalar(name, "i32") for name in ("sequences", "table_width", "kv_heads", "group", "window")),
     )
-    return Kernel(unit(bf16, d), "attend_decode", params)
+    return Kernel(unit(bf16, d, rope), "attend_decode", params)
 
 
 def attend_decode(
@@ -92,26 +120,30 @@ def attend_decode(
     scale: float,
     window: int = 0,
     little: bool = False,
+    rotation: Rotation | None = None,
 ) -> None:
     """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
 
     q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start
     (S + 1,), first_page (S + 2,): pages before each sequence, then `chunk_pages`; out (T, Hq·D). `partials`
     (`partial_slots`, G·(D + 4)) float32 is scratch; `arrivals` (≥ S·Hkv,) int32 holds zeros before and
-    after. window 0: none; `little` as in `shared_bytes`. The arrays that describe the step must be complete before the step's first kernel.
+    after. window 0: none; `little` as in `shared_bytes`. With a `rotation`, where the head size `rotates`, q is the
+    qkv projection (T, (Hq + 2·Hkv)·D), and the newest keys and values are stored too. The arrays that describe the
+    step must be complete before the step's first kernel.
     """
-    _, heads, d = q.shape
     sequences, width = rows.size, tables.shape[1]
-    kv_heads = keys.shape[1]
+    _, kv_heads, _, d = keys.shape
+    heads = out.shape[1] // d
     group = heads // kv_heads
-    if group > MAX_GROUP or d % 16 or d > 256:
+    if group > MAX_GROUP or d % 16 or d > 256 or (rotation is not None and not rotates(d)):
         raise EngineFault(f"attend_decode cannot serve {group} query heads a key head of size {d}.")
     assert len(partials) >= partial_slots(blocks, sequences, kv_heads)
     assert partials.shape[1] == group * (d + EXTRA)
     assert arrivals.size >= sequences * kv_heads
-    _kernel(bf16, heads, d, sequences).launch(
+    turned = () if rotation is None else (rotation.table, rotation.q_norm, rotation.k_norm, rotation.eps)
+    _kernel(bf16, heads, kv_heads, d, sequences, rotation is not None).launch(
         device,
         Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group, little)),
         q, keys, values, tables, rows, contexts, query_start, first_page, out, partials, arrivals,
-        scale * math.log2(math.e), sequences, width, kv_heads, group, window,
+        *turned, scale * math.log2(math.e), sequences, width, kv_heads, group, window,
     )  # fmt: skip

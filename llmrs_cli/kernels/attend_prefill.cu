@@ -22,7 +22,6 @@ constexpr int PAGE_BYTES = PAGE * ROW_BYTES;
 constexpr int D_TILES = HEAD_DIM / 8;
 constexpr int CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a row
 constexpr bool QUERIES_SHARED = HEAD_DIM > 128;  // large heads leave no registers for the queries
-constexpr int STEPS = HEAD_DIM / 16;
 #if __CUDA_ARCH__ >= 1000
 constexpr int COPIES = 2;  // unrolled; more spill there
 #else

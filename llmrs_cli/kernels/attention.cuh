@@ -10,5 +10,6 @@
 #endif
 
 constexpr int PAGE = 64;
+constexpr int STEPS = HEAD_DIM / 16;          // of an mma along a head
 constexpr int ROW_BYTES = HEAD_DIM * 2 + 16;  // of a shared tile; 16 odd: ldmatrix meets no bank twice
 constexpr float NEVER = -1e30f;               // a score that no key reaches, finite so that differences are

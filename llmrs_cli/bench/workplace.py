@@ -10,7 +10,7 @@ from llmrs_cli.engine.api import Engine, assemble
 from llmrs_cli.engine.backends.base import Backend
 from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.engine.loop import EngineThread
-from llmrs_cli.engine.memory import SHARE, plan_memory
+from llmrs_cli.engine.memory import SHARE, plan_memory, weight_bytes
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from llmrs_cli.engine.weights.load import load_model
 
@@ -44,7 +44,7 @@ class Workplace:
     @property
     def weights(self) -> int:
         """Bytes of the model's weights."""
-        return sum(parameter.nbytes for parameter in self.checkpoint.parameters.values())
+        return weight_bytes(self.checkpoint, self.backend)
 
     def scaled(self, count: int, least: int = 1) -> int:
         """A count or a length in tokens at this scale."""

@@ -269,10 +269,10 @@ def open_engine(
     weights, workspace and KV cache; None stands for what suits the backend and fits. `progress` gets
     bytes loaded and bytes in all. `grammars` compiles those of requests. Raises ModelError, or DoesNotFitError with the sizes.
     """
-    from llmrs_cli.engine.memory import plan_memory, size
+    from llmrs_cli.engine.memory import plan_memory, size, weight_bytes
     from llmrs_cli.engine.weights.load import load_model
 
-    weights = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
+    weights = weight_bytes(checkpoint, backend)
     plan = plan_memory(checkpoint.spec, backend, weights, context=context, rows=rows, memory=memory)
     try:
         model = load_model(checkpoint, backend, progress, context=plan.limits.context)
@@ -298,7 +298,7 @@ def assemble(
 
     spec = checkpoint.spec
     kv = backend.alloc_kv(spec.layers, limits.blocks, spec.kv_heads, spec.head_dim)
-    state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab))
+    state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab, limits.idle_budget))
     scheduler = Scheduler(limits, model=checkpoint.identity, kv_dtype=backend.name)
     runner = Runner(backend, model, kv, state)
     return Engine(

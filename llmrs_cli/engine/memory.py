@@ -1,21 +1,24 @@
 """How large an engine can be: weights, workspace and KV cache against the memory there is.
 
-An estimate before anything is loaded, so that what cannot fit is refused at once and with numbers.
+Made before anything is loaded, so that what cannot fit is refused at once and with numbers. What weights and
+workspace take is the backend's to say: an upper estimate on the host, exact to the buffer on a GPU.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from llmrs_cli.engine.backends.base import Backend
+from llmrs_cli.engine.backends.base import Backend, ModelSizes, RowLimits
 from llmrs_cli.engine.limits import EngineLimits
 from llmrs_cli.engine.model.spec import ModelSpec
 from llmrs_cli.errors import DoesNotFitError, UsageError
 
+if TYPE_CHECKING:
+    from llmrs_cli.engine.weights.checkpoint import Checkpoint
+
 SHARE = 0.9
 """Of the free memory that an engine takes at most when nobody names a size."""
-HEAD_ROWS = 256
-"""Rows of logits that exist at once."""
 LEAST_CONTEXT = 512
 """Tokens; a context that nobody asked for is not made smaller than this to fit."""
 
@@ -56,15 +59,17 @@ def plan_memory(
     sizes, block_size = backend.sizes, backend.block_size
     if context is not None and not 2 <= context <= spec.max_context:
         raise UsageError(f"The context must be from 2 to {spec.max_context} tokens, not {context}.")
-    available = int(backend.free_bytes() * SHARE) if memory is None else memory
+    available = available_bytes(backend, memory)
     exact = sizes.kv_bytes is None or memory is not None or None not in (rows, context)
     rows = sizes.rows if rows is None else rows
     busy = max(sizes.busy_budget, 2 * rows)
     idle = max(sizes.idle_budget, busy)
-    workspace = workspace_bytes(spec, idle)
     block = backend.kv_bytes(spec.layers, spec.kv_heads, spec.head_dim)
-    room = max(0, available - weights - workspace) // block
     usual = min(sizes.context, spec.max_context)
+    # Row state grows with the context; what it may be at most is taken off before the context is known.
+    row_limits = RowLimits(rows, context or usual, spec.vocab, idle)
+    workspace = backend.workspace_bytes(model_sizes(spec), row_limits)
+    room = max(0, available - weights - workspace) // block
     tokens = context or _fitting_context(usual, room * block_size)
     one = -(-tokens // block_size)
     most = room if exact else min(room, max(sizes.kv_bytes or 0, weights // 2) // block)
@@ -80,15 +85,35 @@ def plan_memory(
     return plan
 
 
+def available_bytes(backend: Backend, memory: int | None) -> int:
+    """What was asked for, or a share of what is free. Raises DoesNotFitError if more is asked for than there is."""
+    free = backend.free_bytes()
+    if memory is None:
+        return int(free * SHARE)
+    if memory > free:
+        raise DoesNotFitError(
+            f"{size(memory)} of memory were asked for; {size(free)} are free.",
+            hint="Ask for less, or end what else uses the memory.",
+        )
+    return memory
+
+
 def _fitting_context(usual: int, room: int) -> int:
     """The usual context, or what fits into `room` tokens of KV cache, but no less than is of use."""
     return min(usual, max(room, LEAST_CONTEXT))
 
 
-def workspace_bytes(spec: ModelSpec, tokens: int) -> int:
-    """Float32 activations of a step of `tokens`, and logits of `HEAD_ROWS` rows: an upper estimate."""
-    width = 2 * spec.hidden + (2 * spec.heads + 2 * spec.kv_heads) * spec.head_dim + 3 * spec.ffn
-    return 4 * (tokens * width + HEAD_ROWS * spec.vocab)
+def model_sizes(spec: ModelSpec) -> ModelSizes:
+    """What backends are told of a model before it is loaded."""
+    return ModelSizes(
+        spec.layers, spec.hidden, spec.heads, spec.kv_heads, spec.head_dim, spec.ffn, spec.vocab
+    )
+
+
+def weight_bytes(checkpoint: Checkpoint, backend: Backend) -> int:
+    """Bytes of a model's weights on a backend."""
+    parameters = checkpoint.parameters.values()
+    return sum(backend.weight_bytes(p.shape, p.form, p.nbytes) for p in parameters)
 
 
 def size(count: int) -> str:

@@ -48,7 +48,7 @@ class Chunk(NamedTuple):
     request_id: str
     row: int
     start: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody calls
     samples: bool
     scored: int = 0
     """The first `scored` tokens of the chunk want their logits compared with the token that follows

@@ -19,15 +19,12 @@ from typing import Any
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays, StepBatch
-from llmrs_cli.engine.backends.base import Backend, Hidden, Rows
+from llmrs_cli.engine.backends.base import HEAD_ROWS, Backend, Hidden, Rows
 from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
 from llmrs_cli.engine.model.decoder import run_body, run_head
 from llmrs_cli.engine.plan import Sampled, StepPlan, StepResult
 from llmrs_cli.engine.sampling import row_sampling
 from llmrs_cli.engine.types import SamplingParams, TokenLogprob
-
-HEAD_ROWS = 256
-"""Rows of logits computed at a time: V · 256 float32 is what the head may take of the memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class Gemm:
         problem = Problem(m, n, k, bf16, out.dtype == np.float32, bias is not None, accumulate)
         choice = self._choices.get(problem)
         if choice is None:
-            choice = self._choose(problem, x, weight, bias)
+            choice = self._choose(problem, x, weight, bias, out)
             self._choices[problem] = choice
         self._run(problem, choice, x, weight, out, bias, alpha)
 
@@ -125,8 +125,8 @@ class Gemm:
         held = np.array([value], kind)
         self._lt.matmul_desc_set_attribute(operation, attribute, held.ctypes.data, held.nbytes)
 
-    def _choose(self, problem: Problem, x: Any, weight: Any, bias: Any) -> _Choice:
-        """Descriptors and the fastest algorithm; runs every candidate on a scratch output."""
+    def _choose(self, problem: Problem, x: Any, weight: Any, bias: Any, out: Any) -> _Choice:
+        """Descriptors and the fastest algorithm; runs every candidate, on a scratch output if `out` is a sum."""
         import cupy
 
         operation = self._operation(problem)
@@ -135,7 +135,7 @@ class Gemm:
         weights = layout(narrow, problem.k, problem.n, problem.k)
         xs = layout(narrow, problem.k, problem.m, problem.k)
         outs = layout(R_32F if problem.wide else narrow, problem.n, problem.m, problem.n)
-        scratch = cupy.zeros((problem.m, problem.n), np.float32 if problem.wide else np.uint16)
+        scratch = cupy.zeros_like(out) if problem.accumulate else out
         if bias is not None:
             self._set(operation, self._lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr, np.uint64)
         choices = [

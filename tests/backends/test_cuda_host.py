@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 
 from llmrs_cli.engine.api import Engine, open_engine
 from llmrs_cli.engine.backends.base import RowLimits
+from llmrs_cli.engine.backends.cuda_sizes import activation_bytes, head_bytes, row_bytes
 from llmrs_cli.engine.backends.cuda_staging import PREFILL_QUERIES, Sizes, cuts, padded, stage
 from llmrs_cli.engine.backends.rows import HostRows
+from llmrs_cli.engine.memory import model_sizes
 from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
 from llmrs_cli.engine.weights.random import random_checkpoint
+from llmrs_cli.errors import DoesNotFitError
 from tests.helpers.fake_cuda import cuda_backend, drawn
 from tests.helpers.steps import batch, greedy
 from tests.helpers.tiny_model import TinyModel, write_tiny
@@ -119,6 +122,14 @@ def open_random(backend: Any, tmp_path: Any, **wishes: Any) -> Engine:
     return open_engine(random_checkpoint(folder), backend, **wishes)
 
 
+def drain(engine: Engine, *requests: Request) -> None:
+    """Run requests to their end."""
+    for request in requests:
+        engine.submit(request)
+    while engine.has_work:
+        engine.step()
+
+
 def test_an_engine_one_step_ahead_gives_every_token_once(backend: Any, tmp_path: Any) -> None:
     engine = open_random(backend, tmp_path, context=256, rows=4, memory=1 << 30)
     assert engine.lookahead == 1
@@ -162,3 +173,53 @@ def test_log_probabilities_and_masks_are_drawn_without_a_recording(backend: Any,
     assert reported == 20
     assert backend.device.launched["sample"] == 20
     engine.close()
+
+
+# -- memory -------------------------------------------------------------------------------------------
+
+
+def test_the_plan_holds_every_buffer_of_the_largest_step(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=512, rows=8, memory=1 << 30)
+    limits, model = engine.limits, model_sizes(random_checkpoint(tmp_path).spec)
+    for i in range(8):
+        params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=1)
+        engine.submit(Request(f"r{i}", tuple(range(10 + i, 320)), params))
+    for _ in range(30):
+        engine.step()
+    planned = activation_bytes(model, padded(limits.idle_budget))
+    scratch = 4 * padded(limits.idle_budget) * model.hidden  # of cuBLASLt's choice alone
+    taken = backend._arena.nbytes
+    assert 0.9 * (planned - scratch) < taken < planned - scratch + (2 << 20)
+    assert backend._head_arena.nbytes <= head_bytes(model, RowLimits(8, 512, 320), 132)
+    rows = RowLimits(8, 512, 320, limits.idle_budget)
+    assert backend.workspace_bytes(model, rows) > planned + row_bytes(rows)
+
+
+def test_no_buffer_moves_once_a_step_has_run(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=512, rows=4, memory=1 << 30)
+    drain(engine, Request("a", (1, 2), SamplingParams(max_tokens=4, ignore_eos=True)))
+    residual = backend._arena.take("residual", (1, 128), np.float32).data.ptr
+    drain(engine, Request("b", tuple(range(320)), SamplingParams(max_tokens=4, ignore_eos=True)))
+    assert backend._arena.take("residual", (1, 128), np.float32).data.ptr == residual
+    engine.close()
+
+
+@pytest.mark.parametrize(
+    ("shape", "form", "nbytes", "taken"),
+    [
+        ((7,), "bfloat16", 14, 28),
+        ((4, 8), "float32", 128, 64),
+        ((4, 8), "float16", 64, 64),
+        ((4, 8), "8-bit", 40, 64),
+        ((64, 64), "4-bit AWQ, group 64", 2048, 2304),
+    ],
+)
+def test_a_parameter_takes_what_it_takes_on_a_gpu(
+    backend: Any, shape: tuple[int, ...], form: str, nbytes: int, taken: int
+) -> None:
+    assert backend.weight_bytes(shape, form, nbytes) == taken
+
+
+def test_a_model_that_does_not_fit_is_refused_with_numbers(backend: Any, tmp_path: Any) -> None:
+    with pytest.raises(DoesNotFitError, match="weights 1 MiB .* workspace .* available 500 MiB"):
+        open_random(backend, tmp_path, context=512, rows=256, memory=500 << 20)

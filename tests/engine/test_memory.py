@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from llmrs_cli.engine.backends.base import Sizes
+from llmrs_cli.engine.backends.base import RowLimits, Sizes
 from llmrs_cli.engine.backends.reference import ReferenceBackend
-from llmrs_cli.engine.memory import MemoryPlan, plan_memory, size, workspace_bytes
+from llmrs_cli.engine.memory import MemoryPlan, model_sizes, plan_memory, size, weight_bytes
 from llmrs_cli.engine.model.spec import ModelSpec, from_config
+from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import DoesNotFitError, UsageError
 
 MIB = 1 << 20
@@ -74,7 +75,8 @@ def test_exact_wishes_get_a_context_for_each_row(wishes: dict[str, Any]) -> None
 
 def test_the_cache_takes_no_more_than_is_left() -> None:
     limits = plan(memory=100 * MIB, rows=64).limits
-    room = 100 * MIB - 50 * MIB - workspace_bytes(SPEC, 512)
+    workspace = Machine(0).workspace_bytes(model_sizes(SPEC), RowLimits(64, 1024, 1000, tokens=512))
+    room = 100 * MIB - 50 * MIB - workspace
     assert limits.blocks == room // BLOCK_BYTES < 64 * 64
 
 
@@ -134,3 +136,18 @@ def test_no_rows_are_refused() -> None:
 @pytest.mark.parametrize(("count", "text"), [(3 * MIB, "3 MiB"), (3 << 29, "1.5 GiB"), (-MIB, "-1 MiB")])
 def test_sizes_are_for_people(count: int, text: str) -> None:
     assert size(count) == text
+
+
+def test_memory_that_is_not_there_cannot_be_asked_for() -> None:
+    with pytest.raises(DoesNotFitError, match="5.9 GiB of memory were asked for; 4.9 GiB are free"):
+        plan(free=5_000 * MIB, memory=6_000 * MIB)
+
+
+def test_a_backend_may_know_its_workspace_and_weights_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Machine, "workspace_bytes", lambda self, model, limits: limits.tokens * model.hidden)
+    assert plan().workspace == 512 * 256
+    monkeypatch.setattr(Machine, "weight_bytes", lambda self, shape, form, nbytes: nbytes // 2)
+    checkpoint = random_checkpoint(SPEC)
+    stored = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
+    assert weight_bytes(checkpoint, Machine(0)) == stored // 2
+    assert weight_bytes(checkpoint, ReferenceBackend()) == stored

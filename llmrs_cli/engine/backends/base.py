@@ -32,6 +32,8 @@ from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.errors import EngineFault
 
 Result = TypeVar("Result")
+HEAD_ROWS = 256
+"""Rows of logits computed at a time: V · 256 float32 is what the head may take of the memory."""
 
 
 class UnsupportedOp(EngineFault):
@@ -57,6 +59,21 @@ class RowLimits:
     """Sequences that can run at once."""
     context: int
     """Tokens of the longest row, prompt and answer."""
+    vocab: int
+    tokens: int = 0
+    """Of the largest step; 0: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """What the size of an engine's buffers follows from."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
     vocab: int
 
 
@@ -133,6 +150,16 @@ class Backend(ABC):
     @abstractmethod
     def open_rows(self, limits: RowLimits) -> Rows:
         """Row state for a new engine."""
+
+    def workspace_bytes(self, model: ModelSizes, limits: RowLimits) -> int:
+        """Bytes that an engine takes beside weights and KV blocks. Here: float32 activations of its largest
+        step and logits of `HEAD_ROWS` rows, an upper estimate."""
+        width = 2 * model.hidden + (2 * model.heads + 2 * model.kv_heads) * model.head_dim + 3 * model.ffn
+        return 4 * (limits.tokens * width + HEAD_ROWS * model.vocab)
+
+    def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
+        """Bytes that a parameter takes once it is prepared: of this shape, stored as `form` in `nbytes`."""
+        return nbytes
 
     @abstractmethod
     def free_bytes(self) -> int:

@@ -16,12 +16,13 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays
-from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits, Rows, Sizes, UnsupportedOp
+from llmrs_cli.engine.backends import cuda_sizes
+from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
-from llmrs_cli.engine.backends.cuda_staging import PAGE
+from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels import attend_decode, attend_prefill
@@ -115,10 +116,17 @@ class CudaBackend(Backend):
         return 2 * 2 * layers * PAGE * kv_heads * head_dim
 
     def open_rows(self, limits: RowLimits) -> CudaRows:
+        self._arena.tokens = padded(limits.tokens) if limits.tokens else 0
         rows = CudaRows(limits, self.device, self._arena, self._stream, self._shares)
         self.device.synchronise()  # what was loaded on other streams
         self._graphs = Graphs()  # they hold addresses of the rows and caches before
         return rows
+
+    def workspace_bytes(self, model: ModelSizes, limits: RowLimits) -> int:
+        return cuda_sizes.workspace_bytes(model, limits, self.device.multiprocessors)
+
+    def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
+        return cuda_sizes.weight_bytes(shape, form, nbytes)
 
     def free_bytes(self) -> int:
         free, _ = cp.cuda.runtime.memGetInfo()

@@ -18,10 +18,17 @@ import numpy as np
 class Arena:
     """Named buffers, each as large as its largest use so far."""
 
+    tokens: int = 0
+    """Of the largest step: arrays of two dimensions and more have room for so many, from the first on."""
     generation: int = 0
     """Counts the times that a buffer moved."""
     _buffers: dict[tuple[str, str], Any] = field(default_factory=dict)
     _views: dict[tuple[str, tuple[int, ...], Any], Any] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all buffers."""
+        return sum(int(held.nbytes) for held in self._buffers.values())
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any, reserve: int = 0) -> Any:
         """An array of `shape` at the start of buffer `name`; its contents are what the last use left.
@@ -37,6 +44,8 @@ class Arena:
         size = math.prod(shape)
         held = self._buffers.get((name, kind.char))
         if held is None or held.size < size:
+            if len(shape) > 1:
+                reserve = max(reserve, self.tokens * math.prod(shape[1:]))
             held = cp.zeros(max(size, reserve), kind)
             self._buffers[name, kind.char] = held
             self._views = {key: view for key, view in self._views.items() if key[0] != name}

@@ -1,0 +1,61 @@
+"""How much memory an engine takes on a GPU beside its KV blocks, to the buffer; arithmetic alone.
+
+The activations of a step are the arena's buffers at the largest step (`Arena.expect`); the rest is row state,
+logits, the sampler's and cuBLASLt's scratch, and what recorded graphs and loaded kernels take.
+"""
+
+from __future__ import annotations
+
+from llmrs_cli.engine.backends.base import HEAD_ROWS, ModelSizes, RowLimits
+from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
+from llmrs_cli.kernels import sample
+from llmrs_cli.kernels.attend_decode import EXTRA
+from llmrs_cli.kernels.gemm import WORKSPACE
+from llmrs_cli.kernels.launch import ceil_div
+
+GRAPH_BYTES = 512 << 20
+"""For recorded steps: some hundred graphs of some hundred launches each, and the kernels' own code."""
+DENSE_FORMS = ("float32", "float16", "bfloat16")
+
+
+def workspace_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
+    """Everything but weights and KV blocks."""
+    return (
+        activation_bytes(model, padded(limits.tokens))
+        + row_bytes(limits)
+        + head_bytes(model, limits, multiprocessors)
+        + WORKSPACE
+        + GRAPH_BYTES
+    )
+
+
+def activation_bytes(model: ModelSizes, tokens: int) -> int:
+    """Buffers of a step's body."""
+    queries, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    group = model.heads // model.kv_heads
+    narrow = model.hidden + (queries + 2 * keys) + 2 * queries + 3 * model.ffn
+    wide = model.hidden + group * (model.head_dim + EXTRA)
+    scratch = model.hidden  # where cuBLASLt's candidates for a sum into the residual write
+    return tokens * (2 * narrow + 4 * (wide + scratch))
+
+
+def row_bytes(limits: RowLimits) -> int:
+    """Tokens, block tables, penalty counts and sampling state of every row."""
+    state = sample.STATE_WORDS + 2 * sample.MAX_BIASES + sample.MAX_STOPS
+    words = limits.context + 1 + ceil_div(limits.context, PAGE) + state
+    return limits.rows * (4 * words + 2 * ceil_div(limits.vocab, 2) * 2)
+
+
+def head_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
+    """Logits of one slice of rows, twice where log-probabilities are asked for, and the sampler's scratch."""
+    blocks = sample.capacity_for(min(limits.rows, HEAD_ROWS), model.vocab, multiprocessors)
+    return 2 * 4 * HEAD_ROWS * model.vocab + 4 * blocks * (sample.PARTIAL_WORDS + 2 * sample.HISTOGRAM_WORDS)
+
+
+def weight_bytes(shape: tuple[int, ...], form: str, nbytes: int) -> int:
+    """A parameter on the GPU: 16-bit matrices, float32 vectors, 4-bit codes as they are with a little more."""
+    if len(shape) == 1:
+        return 4 * shape[0]
+    if form in DENSE_FORMS or not form.startswith("4-bit"):
+        return 2 * shape[0] * shape[1]
+    return nbytes * 9 // 8

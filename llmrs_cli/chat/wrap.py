@@ -7,6 +7,7 @@ for at every word, so a terminal that is resized gets lines of its new width fro
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 from rich.cells import cell_len
 
@@ -25,6 +26,7 @@ LEAST = 10
 """Cells to which lines are wrapped in a narrower terminal."""
 
 
+@cache
 def sgr(style: Style) -> str:
     """The sequence that switches `style` on."""
     codes = [code for flag, code in _CODES.items() if style & flag]

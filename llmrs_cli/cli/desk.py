@@ -75,7 +75,7 @@ class TerminalDesk:
                 "The text is too long for the terminal's clipboard.", hint="/export writes a file."
             )
         self.terminal.clipboard(text)
-        return f"{len(text)} characters were given to the terminal's clipboard."
+        return f"Given to the terminal's clipboard: {_characters(text)}."
 
     def edit(self, text: str) -> str | None:
         try:
@@ -119,4 +119,8 @@ def _copy_with(tool: tuple[str, ...], text: str) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LlmrsError(f"{tool[0]} could not set the clipboard.") from error
-    return f"{len(text)} characters are in the clipboard."
+    return f"In the clipboard: {_characters(text)}."
+
+
+def _characters(text: str) -> str:
+    return f"{len(text)} character" + ("" if len(text) == 1 else "s")

@@ -109,3 +109,14 @@ def test_fresh_names_differ(store: SessionStore, monkeypatch: pytest.MonkeyPatch
         names.append(store.fresh_name())
         store.save(names[-1], "m", TALK)
     assert names == ["20260101-000000", "20260101-000000-2", "20260101-000000-3"]
+
+
+def test_a_clock_that_goes_back_hides_no_session(
+    store: SessionStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(10**9, 0, -3600))
+    monkeypatch.setattr("llmrs_cli.chat.store.time.strftime", lambda form: f"{next(now)}")
+    names = {store.fresh_name() for _ in range(5)}
+    for name in names:
+        store.save(name, "m", TALK)
+    assert set(store.names()) == names == {entry.name for entry in store.listing()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import select
 import struct
 import subprocess
@@ -31,8 +32,15 @@ class ScreenSession:
     """`llmrs` with arguments on a terminal of its own; used in a `with` block, which ends it."""
 
     def __init__(
-        self, args: list[str], env: Mapping[str, str], *, columns: int = 80, lines: int = 24
+        self,
+        args: list[str],
+        env: Mapping[str, str],
+        *,
+        columns: int = 80,
+        lines: int = 24,
+        open_files: int | None = None,
     ) -> None:
+        """`open_files`: how many files the program may have open (Linux alone)."""
         self.raw = b""
         """Every byte that the program wrote."""
         self._screen = pyte.HistoryScreen(columns, lines, history=10_000)
@@ -49,6 +57,8 @@ class ScreenSession:
             start_new_session=True,
         )
         os.close(slave)
+        if open_files is not None:
+            resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (open_files, open_files))
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +104,17 @@ class ScreenSession:
         """Read until an empty prompt waits."""
         self.wait(lambda: self.last_line in (">", "> "), "prompt")
 
+    def skip_to(self, mark: bytes) -> bytes:
+        """Read on until `mark`; what came before it is returned, and not drawn, which would take its time."""
+        seen = b""
+        while mark not in seen:
+            data = self._receive(PATIENCE)
+            assert data, f"no {mark!r} behind {seen[-500:]!r}"
+            seen += data
+        before, _, rest = seen.partition(mark)
+        self._stream.feed(mark + rest)
+        return before
+
     def end(self) -> int:
         """Read to the end; the exit status."""
         while self._read(PATIENCE):
@@ -102,17 +123,21 @@ class ScreenSession:
 
     def _read(self, seconds: float) -> bool:
         """Take in what comes within `seconds`; False if nothing does or the program has ended."""
+        data = self._receive(seconds)
+        self._stream.feed(data)
+        return bool(data)
+
+    def _receive(self, seconds: float) -> bytes:
         ready = select.poll()  # `select.select` knows no descriptor above 1,023
         ready.register(self._master, select.POLLIN)
         if not ready.poll(max(seconds, 0) * 1000):
-            return False
+            return b""
         try:
             data = os.read(self._master, 65536)
         except OSError:  # Linux says so when the other side is closed
-            return False
+            return b""
         self.raw += data
-        self._stream.feed(data)
-        return bool(data)
+        return data
 
     def _answer(self, text: str) -> None:
         os.write(self._master, text.encode())

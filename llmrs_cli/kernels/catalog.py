@@ -10,6 +10,7 @@ from llmrs_cli.kernels import (
     gather,
     linear_small,
     logprobs,
+    packed_plans,
     read_all,
     rms_norm,
     rope_store,
@@ -45,11 +46,21 @@ def head_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
     return attend_decode.unit(bf16, head_dim), prefill
 
 
+def packed_units(bf16: bool, group: int, arch: str) -> tuple[Unit, ...]:
+    """Units that 4-bit weights of one group size need."""
+    return packed_plans.units(bf16, group, arch in MUCH_SHARED, arch == packed_plans.HOPPER)
+
+
 def all_units(arch: str) -> tuple[Unit, ...]:
-    """Every unit that a GPU of this architecture may need, for each 16-bit type and known head size."""
+    """Every unit that a GPU of this architecture may need, for each 16-bit type and known head size.
+
+    Of 4-bit weights those with the usual groups of 128, in the usual float16; on Hopper in bfloat16 too.
+    """
     units = [read_all.UNIT, *STEP_UNITS]
     for bf16 in (True, False):
         units += typed_units(bf16, arch)
+        if not bf16 or arch == packed_plans.HOPPER:
+            units += packed_units(bf16, 128, arch)
         for head_dim in HEAD_DIMS:
             units += head_units(bf16, head_dim)
     return tuple(units)

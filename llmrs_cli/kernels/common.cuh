@@ -26,13 +26,18 @@ constexpr float HEADROOM = BF16 ? 1.0f : 1.0f / 16;
 
 // ---- 16-bit values ----------------------------------------------------------------------------------
 
+// float16 whatever the storage type is.
+DEVICE float float_of_f16(u16 bits) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
+    return f;
+}
+
 DEVICE float to_float(HALF bits) {
 #if BF16
     return __uint_as_float(u32(bits) << 16);
 #else
-    float f;
-    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(bits));
-    return f;
+    return float_of_f16(bits);
 #endif
 }
 

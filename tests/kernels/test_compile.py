@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from llmrs_cli.kernels.catalog import all_units, head_units
+from llmrs_cli.kernels.catalog import all_units, head_units, packed_units
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
 from llmrs_cli.kernels.resources import Resources, parse
 
@@ -47,6 +47,11 @@ def test_no_kernel_takes_local_memory(arch: str) -> None:
 @pytest.mark.parametrize("head_dim", GOLDEN_HEAD_DIMS)
 def test_small_heads_compile(head_dim: int) -> None:
     assert spills_of(head_units(True, head_dim), "sm_80") == []
+
+
+@pytest.mark.parametrize(("arch", "bf16", "group"), [("sm_90a", False, 32), ("sm_80", True, 64)])
+def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int) -> None:
+    assert spills_of(packed_units(bf16, group, arch), arch) == []
 
 
 def test_a_spill_is_seen() -> None:

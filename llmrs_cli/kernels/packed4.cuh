@@ -1,0 +1,62 @@
+// A 4-bit tile of 16 rows and 128 columns as a warp reads it; marlin_layout.py draws it.
+//
+// With g = lane / 4 and c = lane % 4, the word of step s gives a lane the four A registers of one mma.m16n8k16 (or its
+// share of a wgmma): code - zero as two 16-bit integers each, exactly. The scale is float32 and belongs on the sum.
+#pragma once
+#include "common.cuh"
+
+#ifndef GROUP
+#define GROUP 128
+#endif
+
+constexpr int TILE_ROWS = 16, TILE_COLUMNS = 128, UNIT_TILES = 4, UNIT_ROWS = TILE_ROWS * UNIT_TILES;
+constexpr int CODE_BYTES = 1024, HEAD_BYTES = 64;
+constexpr int TILE_BYTES = CODE_BYTES + HEAD_BYTES * (TILE_COLUMNS / GROUP), UNIT_BYTES = UNIT_TILES * TILE_BYTES;
+constexpr int STEPS = TILE_COLUMNS / 16, GROUP_STEPS = GROUP / 16;
+
+// Both halves of a pair plus those of another.
+DEVICE u32 add_pairs(u32 a, u32 b) {
+    u32 sum;
+#if BF16
+    // sm_80 can multiply and add bfloat16 pairs, but not only add.
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(a), "r"(0x3f803f80u), "r"(b));
+#else
+    asm("add.f16x2 %0, %1, %2;" : "=r"(sum) : "r"(a), "r"(b));
+#endif
+    return sum;
+}
+
+// What the codes of a group need, for rows g and g + 8 of a tile.
+struct Head {
+    u32 offset[2];  // -(16 + zero), twice
+    float scale[2];
+};
+
+DEVICE Head read_head(const u8* tile, int group, int g) {
+    const uint2 words = *reinterpret_cast<const uint2*>(tile + CODE_BYTES + group * HEAD_BYTES + g * 8);
+    constexpr u32 UNIT = BF16 ? 0x00080008u : 0x00400040u, SIXTEEN = BF16 ? 0xc180c180u : 0xcc00cc00u;
+    Head head;
+    head.offset[0] = (words.x >> 16) * UNIT + SIXTEEN, head.scale[0] = float_of_f16(words.x & 0xffffu);
+    head.offset[1] = (words.y >> 16) * UNIT + SIXTEEN, head.scale[1] = float_of_f16(words.y & 0xffffu);
+    return head;
+}
+
+// Four steps of a lane's codes.
+DEVICE uint4 read_codes(const u8* tile, int half, int lane) {
+    return *reinterpret_cast<const uint4*>(tile + half * (CODE_BYTES / 2) + lane * 16);
+}
+
+DEVICE u32 word_of(const uint4& words, int step) {
+    return step % 4 == 0 ? words.x : step % 4 == 1 ? words.y : step % 4 == 2 ? words.z : words.w;
+}
+
+// The A registers of one step: rows g, g + 8, g, g + 8; columns 2c, 2c, 2c + 8, 2c + 8 and the next ones.
+DEVICE void decode(u32 word, const Head& head, u32 (&a)[4]) {
+    constexpr u32 MASK = BF16 ? 0x00780078u : 0x03c003c0u, SIXTEEN = BF16 ? 0x41804180u : 0x4c004c00u;
+    constexpr int SHIFT = BF16 ? 3 : 0;
+#pragma unroll
+    for (int pair = 0; pair < 4; pair++) {
+        const u32 plus_sixteen = (__funnelshift_r(word, word, 4 * pair + SHIFT) & MASK) | SIXTEEN;
+        a[pair] = add_pairs(plus_sixteen, head.offset[pair % 2]);
+    }
+}

@@ -1,0 +1,53 @@
+"""Which 4-bit kernel serves how many tokens, and how it is spread. Sizes from arithmetic; measurements may move them.
+
+up to 8 tokens       packed_small: memory speed, norm and epilogue fused
+up to TILE_TOKENS    packed_large: the tensor cores read codes
+more                 dequantise, a slab at a time, and cuBLASLt
+"""
+
+from __future__ import annotations
+
+from llmrs_cli.kernels import dequantise, packed_large, packed_small, repack
+from llmrs_cli.kernels.loader import Unit
+from llmrs_cli.kernels.packed_large import TilePlan
+from llmrs_cli.kernels.packed_small import StreamPlan
+
+HOPPER = "sm_90a"
+TILE_TOKENS = {True: 1024, False: 64}
+"""Most tokens that `packed_large` is taken for: with wgmma, and without."""
+WARPS = {16: 16, 32: 12, 64: 12, 128: 8}
+"""Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
+SLAB_BYTES = 32 << 20
+"""Dequantised at a time, so that the L2 cache still holds it when cuBLASLt reads it."""
+
+
+def stream_plan(multiprocessors: int, group: int, deep: bool) -> StreamPlan:
+    """For up to 8 tokens, on a GPU with much shared memory (`deep`) or little."""
+    tiles = 4 if deep and group == 128 else 2
+    return StreamPlan(multiprocessors, tiles=tiles, stages=3 if deep else 2)
+
+
+def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:
+    """Tokens that tiles may have; small groups leave other GPUs too few registers for large ones."""
+    if hopper:
+        return 16, 32, 64, 128
+    return (16, 32, 64) if group == 128 else (16, 32)
+
+
+def tile_plan(multiprocessors: int, m: int, group: int, deep: bool, hopper: bool) -> TilePlan:
+    """For M tokens: the smallest tile that holds them, or the largest one."""
+    sizes = tile_sizes(group, hopper)
+    tokens = next((size for size in sizes if size >= m), sizes[-1])
+    stages = (4 if tokens == 128 else 6) if deep else 3
+    return TilePlan(multiprocessors, tokens, WARPS[tokens], stages, resident=1)
+
+
+def units(bf16: bool, group: int, deep: bool, hopper: bool) -> tuple[Unit, ...]:
+    """Every translation unit that 4-bit weights of one group size need."""
+    plans = (tile_plan(1, size, group, deep, hopper) for size in tile_sizes(group, hopper))
+    return (
+        repack.unit(bf16),
+        dequantise.unit(bf16, group),
+        packed_small.unit(bf16, group, stream_plan(1, group, deep)),
+        *(packed_large.unit(bf16, group, plan) for plan in plans),
+    )

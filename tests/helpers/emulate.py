@@ -1,0 +1,99 @@
+"""A device that runs our CUDA kernels on the CPU, so that their data movement is tested without a GPU.
+
+The source is taken as it is, but for the functions that hold inline assembly: `emulator/cuda_on_cpu.hpp` has a model of
+each. A C++ compiler turns it into a library; launches then go through the same launchers as on a GPU. Shows wrong
+addresses, fragments, barriers and waits; shows nothing of speed, caches or the memory model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llmrs_cli.kernels.launch import Kernel, Shape
+from llmrs_cli.kernels.loader import Unit, spliced
+
+MODEL = Path(__file__).parent / "emulator"
+_FUNCTION = re.compile(r"^(?:template <[^\n]*>\s)?DEVICE [^\n]*(?:\}\n|\{\n(?:.*\n)*?\}\n)", re.MULTILINE)
+_ENTRY = re.compile(r'^extern "C" __global__ void __launch_bounds__\([^()]*\) (\w+)\(', re.MULTILINE)
+_SHARED = re.compile(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];")
+
+
+class HostArray(np.ndarray[Any, Any]):
+    """A NumPy array that names its address as CuPy's do."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def host(values: NDArray[Any]) -> HostArray:
+    """A copy of `values` at an address that vector loads accept."""
+    memory = np.empty(values.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    out = memory[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    out[...] = values
+    return out.view(HostArray)
+
+
+def for_cpu(source: str) -> str:
+    """The source without the functions that hold inline assembly, and with an entry for each kernel."""
+    plain = _FUNCTION.sub(lambda match: "" if "asm" in match.group() else match.group(), source)
+    entries = "".join(f"KERNEL_ENTRY({name})\n" for name in _ENTRY.findall(source))
+    return '#include "cuda_on_cpu.hpp"\n' + _SHARED.sub(r"\1* \2 = (\1*)shared_memory;", plain) + entries
+
+
+@dataclass
+class EmulatedDevice:
+    """Compiles each unit once, in `folder`."""
+
+    folder: Path
+    hopper: bool = False
+    """Whether sources see the instructions of sm_90a."""
+    seed: int = 0
+    _libraries: dict[Unit, ctypes.CDLL] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if shutil.which("g++") is None:
+            pytest.skip("no C++ compiler")
+
+    def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
+        library = self._libraries.get(kernel.unit)
+        if library is None:
+            library = self._libraries[kernel.unit] = self._compile(kernel.unit)
+        threads, across, deep = shape.block
+        assert (across, deep) == (1, 1)
+        grid = (ctypes.c_int * 3)(*shape.grid)
+        getattr(library, f"run_{kernel.name}")(grid, threads, slots, self.seed)
+        self.seed += 1
+
+    def _compile(self, unit: Unit) -> ctypes.CDLL:
+        stem = self.folder / f"{len(self._libraries)}-{unit.stem}"
+        stem.with_suffix(".cpp").write_text(for_cpu(spliced(unit.stem)))
+        options = [
+            "-std=c++17",
+            "-O1",
+            "-w",
+            f"-I{MODEL}",
+            *(f"-D{name}={value}" for name, value in unit.macros),
+        ]
+        library = stem.with_suffix(".so")
+        command = ["g++", *options, *(["-DHOPPER"] if self.hopper else []), "-shared", "-fPIC"]
+        done = subprocess.run(
+            [*command, str(stem.with_suffix(".cpp")), "-o", str(library)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(library))

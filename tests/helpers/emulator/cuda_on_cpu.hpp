@@ -1,0 +1,352 @@
+// Runs CUDA kernels on the CPU, thread by thread: what CUDA gives a kernel, and a model of every instruction that our
+// sources write as inline assembly. Slow, and strict where a GPU is lenient: copies land as late as they may.
+//
+// Each thread of a block is a fibre; blocks run one after the other. A warp-wide instruction waits for its lanes,
+// does the work of all of them, and lets them go on. Fragments follow the PTX manual's tables, not our kernels.
+#pragma once
+#include <ucontext.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <tuple>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __shared__ static
+#define __align__(n) __attribute__((aligned(n)))
+#define __launch_bounds__(...)
+#define __restrict__
+#undef __CUDA_ARCH__
+#ifdef HOPPER
+#define __CUDA_ARCH_FEAT_SM90_ALL 1
+#endif
+
+typedef uint8_t u8;
+typedef uint16_t u16;
+typedef uint32_t u32;
+typedef unsigned long long u64;
+typedef long long i64;
+typedef u16 HALF;
+
+struct dim3 { int x, y, z; };
+struct int2 { int x, y; };
+struct uint2 { u32 x, y; };
+struct uint4 { u32 x, y, z, w; };
+struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
+inline uint2 make_uint2(u32 x, u32 y) { return {x, y}; }
+inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
+inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+
+static dim3 threadIdx, blockIdx, blockDim, gridDim;
+alignas(1024) static u8 shared_memory[256 << 10];
+
+// ---- fibres -----------------------------------------------------------------------------------------
+
+[[noreturn]] inline void fail(const char* why) {
+    std::fprintf(stderr, "emulated kernel: %s (block %d, thread %d)\n", why, blockIdx.x, threadIdx.x);
+    std::abort();
+}
+
+struct Copy { u8* to; const u8* from; bool valid; };
+struct Gathering {  // threads that wait for one another
+    int size = 0, arrived = 0;
+    unsigned generation = 0;
+    void* given[1024];
+};
+struct Fibre {
+    ucontext_t context;
+    std::vector<u8> stack;
+    dim3 index;
+    bool done = false;
+    std::vector<std::vector<Copy>> groups;
+    std::vector<Copy> open;
+};
+struct Block {
+    std::vector<Fibre> fibres;
+    std::vector<Gathering> warps, warpgroups;
+    Gathering all;
+    ucontext_t scheduler;
+    int current = 0;
+    bool eager = false;  // copies land at once instead of when they are waited for
+    void (*body)(void*) = nullptr;
+    void* argument = nullptr;
+};
+static Block block;
+
+inline Fibre& self() { return block.fibres[block.current]; }
+inline void yield() {
+    swapcontext(&self().context, &block.scheduler);
+    threadIdx = self().index;
+}
+
+// The last of the threads to arrive does `work` with what each has given.
+template <class Work> void gather(Gathering& group, int place, void* given, Work work) {
+    group.given[place] = given;
+    if (++group.arrived == group.size) {
+        group.arrived = 0;
+        work(group.given);
+        group.generation++;
+        return;
+    }
+    for (const unsigned mine = group.generation; group.generation == mine;) yield();
+}
+inline Gathering& my_warp() { return block.warps[threadIdx.x / 32]; }
+inline int my_lane() { return threadIdx.x % 32; }
+
+inline void start() {
+    threadIdx = self().index;
+    block.body(block.argument);
+    if (!self().groups.empty() || !self().open.empty()) fail("ends with copies in flight");
+    self().done = true;
+    swapcontext(&self().context, &block.scheduler);
+}
+
+// 0 … count - 1 in an order that depends on the seed.
+inline std::vector<int> shuffled(int count, u64& seed) {
+    std::vector<int> order(count);
+    for (int i = 0; i < count; i++) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const int j = int((seed >> 33) % u64(i + 1));
+        order[i] = order[j], order[j] = i;
+    }
+    return order;
+}
+
+inline void run_block(int threads, u64& seed) {
+    constexpr int STACK = 64 << 10;
+    block.fibres = std::vector<Fibre>(threads);
+    block.warps = std::vector<Gathering>(threads / 32);
+    block.warpgroups = std::vector<Gathering>((threads + 127) / 128);
+    for (auto& warp : block.warps) warp.size = 32;
+    for (auto& group : block.warpgroups) group.size = 128;
+    block.all = Gathering();
+    block.all.size = threads;
+    std::memset(shared_memory, 0xff, sizeof shared_memory);  // NaN in every type
+    const std::vector<int> order = shuffled(threads, seed);
+    for (int i = 0; i < threads; i++) {
+        Fibre& fibre = block.fibres[i];
+        fibre.index = {i, 0, 0};
+        fibre.stack.resize(STACK);
+        getcontext(&fibre.context);
+        fibre.context.uc_stack.ss_sp = fibre.stack.data();
+        fibre.context.uc_stack.ss_size = STACK;
+        fibre.context.uc_link = nullptr;
+        makecontext(&fibre.context, start, 0);
+    }
+    block.eager = seed >> 40 & 1;
+    int living = threads;
+    for (i64 round = 0; living; round++) {
+        if (round > 10'000'000) fail("does not end");
+        for (int i : order) {
+            if (block.fibres[i].done) continue;
+            block.current = i;
+            swapcontext(&block.scheduler, &block.fibres[i].context);
+            living -= block.fibres[i].done;
+        }
+    }
+}
+
+template <class... P, size_t... I>
+void call(void (*kernel)(P...), const u64* slots, std::index_sequence<I...>) {
+    std::tuple<std::decay_t<P>...> values;
+    (std::memcpy(&std::get<I>(values), slots + I, sizeof(std::get<I>(values))), ...);
+    kernel(std::get<I>(values)...);
+}
+template <class... P>
+void launch(void (*kernel)(P...), const int* grid, int threads, const u64* slots, unsigned seed) {
+    auto body = [&] { call(kernel, slots, std::index_sequence_for<P...>()); };
+    block.body = [](void* held) { (*static_cast<decltype(body)*>(held))(); };
+    block.argument = &body;
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {threads, 1, 1};
+    u64 state = seed;
+    for (int i : shuffled(grid[0] * grid[1] * grid[2], state)) {
+        blockIdx = {i % grid[0], i / grid[0] % grid[1], i / grid[0] / grid[1]};
+        run_block(threads, state);
+    }
+}
+#define KERNEL_ENTRY(NAME)                                                                                   \
+    extern "C" void run_##NAME(const int* grid, int threads, const u64* slots, unsigned seed) {             \
+        launch(NAME, grid, threads, slots, seed);                                                            \
+    }
+
+// ---- what CUDA has built in ---------------------------------------------------------------------------
+
+template <class T> T max(T a, T b) { return a < b ? b : a; }
+template <class T> T min(T a, T b) { return b < a ? b : a; }
+inline float __uint_as_float(u32 bits) { float f; std::memcpy(&f, &bits, 4); return f; }
+inline u32 __float_as_uint(float f) { u32 bits; std::memcpy(&bits, &f, 4); return bits; }
+inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+inline float __expf(float x) { return std::exp(x); }
+inline u32 __funnelshift_r(u32 low, u32 high, u32 by) {
+    return u32(((u64(high) << 32) | low) >> (by & 31));
+}
+inline void __syncthreads() { gather(block.all, threadIdx.x, nullptr, [](void**) {}); }
+inline void __syncwarp() { gather(my_warp(), my_lane(), nullptr, [](void**) {}); }
+inline void __threadfence() {}
+inline int atomicAdd(int* at, int by) { const int old = *at; *at += by; return old; }
+template <class T> T __shfl_sync(u32, T value, int from) {
+    struct Given { T value; int from; T found; } mine{value, from, T()};
+    gather(my_warp(), my_lane(), &mine, [](void** all) {
+        for (int i = 0; i < 32; i++) {
+            auto* own = static_cast<Given*>(all[i]);
+            own->found = static_cast<Given*>(all[own->from & 31])->value;
+        }
+    });
+    return mine.found;
+}
+template <class T> T __shfl_xor_sync(u32 mask, T value, int by) { return __shfl_sync(mask, value, my_lane() ^ by); }
+
+// ---- 16-bit numbers -------------------------------------------------------------------------------------
+
+inline float float_of_f16(u16 bits) {
+    _Float16 value;
+    std::memcpy(&value, &bits, 2);
+    return float(value);
+}
+inline u16 float_to_f16(float f) {
+    const _Float16 value = _Float16(f);
+    u16 bits;
+    std::memcpy(&bits, &value, 2);
+    return bits;
+}
+inline u16 float_to_bf16(float f) {
+    const u32 bits = __float_as_uint(f);
+    return u16(f != f ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+inline float value_of(HALF bits) { return BF16 ? __uint_as_float(u32(bits) << 16) : float_of_f16(bits); }
+inline u16 narrow(float f) {
+    return BF16 ? float_to_bf16(f) : float_to_f16(f != f ? f : min(max(f, -65504.0f), 65504.0f));
+}
+inline u32 pack2(float low, float high) { return narrow(low) | u32(narrow(high)) << 16; }
+// Both halves of a pair plus those of another: exact in the tests' small integers, so any rounding shows.
+inline u32 add_pairs(u32 a, u32 b) {
+    u32 out = 0;
+    for (int half = 0; half < 2; half++) {
+        const float sum = value_of(HALF(a >> 16 * half)) + value_of(HALF(b >> 16 * half));
+        const u16 bits = BF16 ? float_to_bf16(sum) : float_to_f16(sum);
+        if (value_of(bits) != sum) fail("a code less its zero is not exact");
+        out |= u32(bits) << 16 * half;
+    }
+    return out;
+}
+
+
+// ---- memory ---------------------------------------------------------------------------------------------
+
+inline void wait_for_previous() {}
+inline void allow_next() {}
+
+inline u64 __cvta_generic_to_shared(const void* p) { return static_cast<const u8*>(p) - shared_memory; }
+inline u8* shared_at(u32 address, u32 size) {
+    if (address + size > sizeof shared_memory) fail("reads past shared memory");
+    if (address % min(size, 16u)) fail("misaligned shared address");
+    return shared_memory + address;
+}
+inline uint4 load_stream(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
+inline void land(const Copy& copy) {
+    if (copy.valid) std::memcpy(copy.to, copy.from, 16);
+    else std::memset(copy.to, 0, 16);
+}
+inline void copy_async(u32 to, const void* from, bool valid) {
+    if (valid && reinterpret_cast<uintptr_t>(from) % 16) fail("misaligned global address");
+    const Copy copy{shared_at(to, 16), static_cast<const u8*>(from), valid};
+    if (block.eager) land(copy);
+    else std::memset(copy.to, 0xff, 16);
+    self().open.push_back(copy);
+}
+inline void copy_commit() {
+    self().groups.push_back(std::move(self().open));
+    self().open.clear();
+}
+template <int N> void copy_wait() {
+    for (auto& groups = self().groups; groups.size() > N; groups.erase(groups.begin()))
+        for (const Copy& copy : groups.front()) land(copy);
+}
+
+// ---- tensor cores -----------------------------------------------------------------------------------------
+
+inline float half_of(u32 pair, int which) { return value_of(HALF(pair >> 16 * which)); }
+
+struct MmaGiven { float* d; u32 a[4], b[2]; };
+inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    MmaGiven mine{d, {a0, a1, a2, a3}, {b0, b1}};
+    gather(my_warp(), my_lane(), &mine, [](void** all) {
+        float a[16][16], b[16][8];
+        for (int lane = 0; lane < 32; lane++) {
+            const auto& own = *static_cast<MmaGiven*>(all[lane]);
+            for (int i = 0; i < 8; i++)
+                a[lane / 4 + (i / 2 % 2) * 8][lane % 4 * 2 + i % 2 + (i / 4) * 8] = half_of(own.a[i / 2], i % 2);
+            for (int i = 0; i < 4; i++) b[lane % 4 * 2 + i % 2 + (i / 2) * 8][lane / 4] = half_of(own.b[i / 2], i % 2);
+        }
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 4; i++) {
+                float& d = static_cast<MmaGiven*>(all[lane])->d[i];
+                for (int k = 0; k < 16; k++) d += a[lane / 4 + i / 2 * 8][k] * b[k][lane % 4 * 2 + i % 2];
+            }
+    });
+}
+
+struct MatrixGiven { u32 address; u32* r; };
+inline void load_matrices(u32 (&r)[4], u32 address) {
+    MatrixGiven mine{address, r};
+    gather(my_warp(), my_lane(), &mine, [](void** all) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int matrix = 0; matrix < 4; matrix++) {
+                const u32 row = static_cast<MatrixGiven*>(all[matrix * 8 + lane / 4])->address;
+                std::memcpy(static_cast<MatrixGiven*>(all[lane])->r + matrix, shared_at(row, 16) + lane % 4 * 4, 4);
+            }
+    });
+}
+
+// wgmma reads its registers when it is issued and shared memory as late as it may: when it is waited for.
+struct Product { float* d; u32 a[4]; u64 x; bool add; };
+static int width;  // tokens of the products in flight
+static std::vector<std::vector<Product>> in_flight(1024);
+inline void fence_for_wgmma() {}
+inline void wgmma_begin() {}
+inline void wgmma_end() {}
+template <int NT> void wgmma(float (&d)[NT][4], const u32 (&a)[4], u64 x, bool add) {
+    if (x >> 62 != 1 || (x >> 32 & 0x3fff) != 64 || (x >> 49 & 7)) fail("a descriptor that the model does not know");
+    in_flight[threadIdx.x].push_back({&d[0][0], {a[0], a[1], a[2], a[3]}, x, add});
+    width = NT * 8;
+}
+// Element (n, k) of the 16 columns at the descriptor: 128 bytes a row, pieces of 16 bytes swizzled by address bits 7–9.
+inline float operand_at(u64 x, int n, int k) {
+    const u32 plain = u32(x & 0x3fff) * 16 + n / 8 * 1024 + n % 8 * 128 + k * 2;
+    const u32 address = plain ^ (plain >> 7 & 7) << 4;
+    HALF bits;
+    std::memcpy(&bits, shared_at(address, 2), 2);
+    return value_of(bits);
+}
+inline void wgmma_wait() {
+    gather(block.warpgroups[threadIdx.x / 128], threadIdx.x % 128, &in_flight[threadIdx.x], [](void** all) {
+        auto of = [&](int thread) -> std::vector<Product>& { return *static_cast<std::vector<Product>*>(all[thread]); };
+        for (size_t which = 0; which < of(0).size(); which++)
+            for (int warp = 0; warp < 4; warp++) {
+                float a[16][16];
+                for (int lane = 0; lane < 32; lane++)
+                    for (int i = 0; i < 8; i++)
+                        a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] =
+                            half_of(of(warp * 32 + lane)[which].a[i / 2], i % 2);
+                for (int lane = 0; lane < 32; lane++) {
+                    const Product& own = of(warp * 32 + lane)[which];
+                    if (own.x != of(0)[which].x) fail("threads of a warpgroup disagree about an operand");
+                    for (int i = 0; i < width / 2; i++) {
+                        const int row = lane / 4 + i / 2 % 2 * 8, n = i / 4 * 8 + lane % 4 * 2 + i % 2;
+                        float sum = own.add ? own.d[i] : 0.0f;
+                        for (int k = 0; k < 16; k++) sum += a[row][k] * operand_at(own.x, n, k);
+                        own.d[i] = sum;
+                    }
+                }
+            }
+        for (int thread = 0; thread < 128; thread++) of(thread).clear();
+    });
+}

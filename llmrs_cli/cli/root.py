@@ -11,10 +11,10 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -23,13 +23,34 @@ from llmrs_cli.cli.control import clean
 from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
 from llmrs_cli.errors import ExitCode, UsageError, quoted
 
-COMMANDS = (
-    *("chat", "run", "sessions", "batch", "serve"),
-    *("pull", "list", "show", "rm", "prune", "du"),
-    *("alias", "default", "config"),
-    *("quantize", "eval", "verify", "bench", "doctor", "completion", "help"),
-)
-"""Each is the object `command` in the module of its name under `llmrs_cli.cli`."""
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+COMMANDS: Mapping[str, str] = {
+    "chat": "Talk to a model, or ask it one question.",
+    "run": "Run a model: answer PROMPT, or talk if there is none.",
+    "sessions": "List, show, export and remove saved conversations.",
+    "batch": "Answer every row of a file.",
+    "serve": "Serve a model over HTTP with OpenAI's API.",
+    "pull": "Fetch models from the Hub, and print where they are.",
+    "list": "List the models on this machine.",
+    "show": "Show what a model is and whether it fits here.",
+    "rm": "Remove models from this machine.",
+    "prune": "Remove unfinished downloads and superseded commits.",
+    "du": "Show how much of the disk models and caches take.",
+    "alias": "List, give and forget short names of models.",
+    "default": "Show or set the model to use where none is named.",
+    "config": "Show and change settings.",
+    "quantize": "Quantise a 16-bit model to 4 bits, in AWQ's format.",
+    "eval": "Measure how well a model foretells a text.",
+    "verify": "Compare a backend with the reference, token by token.",
+    "bench": "Measure prefill and decode speed.",
+    "doctor": "Report what was found here, and what is missing.",
+    "completion": "Print the completion script of a shell.",
+    "help": "Explain exit-codes, environment, settings or formats.",
+}
+"""What each is for; it is the object `command` in the module of its name under `llmrs_cli.cli`. The words stand
+here as well as there, so that `llmrs --help` imports none of those modules."""
 
 ALIASES = {"run-batch": "batch", "ls": "list"}
 """Names that other tools use; they work and are not listed."""
@@ -43,6 +64,19 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
+        if incomplete and not incomplete[0].isalnum():
+            return super().shell_complete(ctx, incomplete)
+        from click.shell_completion import CompletionItem
+
+        return [
+            CompletionItem(name, help=what) for name, what in COMMANDS.items() if name.startswith(incomplete)
+        ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = ALIASES.get(cmd_name, cmd_name)

@@ -39,7 +39,7 @@ def test_commands_and_options_are_offered(offered: Offer) -> None:
     assert offered("llmrs ") == list(COMMANDS)
     assert offered("llmrs ba") == ["batch"]
     assert {"--dry-run", "--yes"} <= set(offered("llmrs rm --"))
-    assert offered("llmrs config ") == ["get", "list", "path", "set", "unset"]
+    assert offered("llmrs config ") == ["edit", "get", "list", "path", "set", "unset"]
     assert offered("llmrs alias s") == ["set"]
 
 

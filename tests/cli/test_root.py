@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from typing import Any
@@ -134,6 +135,33 @@ def test_every_command_explains_itself(name: str) -> None:
     assert result.exit_code == 0
     assert result.stdout.startswith("Usage: ")
     assert result.stdout.isascii()
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_has_their_own_words(name: str) -> None:
+    command = root.get_command(root.make_context("llmrs", ["help"]), name)
+    assert command is not None
+    assert COMMANDS[name] == command.get_short_help_str(limit=200)
+    assert f"  {name:<10}  {COMMANDS[name]}\n" in CliRunner().invoke(root, ["--help"]).stdout
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {"_LLMRS_COMPLETE": "bash_complete", "COMP_WORDS": "llmrs ", "COMP_CWORD": "1"}]
+)
+def test_listing_the_commands_imports_none_of_them(env: dict[str, str]) -> None:
+    code = (
+        "import sys\n"
+        "from llmrs_cli.cli.root import COMMANDS, root\n"
+        "try: root.main(['--help'])\n"
+        "except SystemExit as end: assert not end.code\n"
+        "loaded = [name for name in COMMANDS if f'llmrs_cli.cli.{name}' in sys.modules]\n"
+        "sys.exit(' '.join(loaded) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, **env}
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sessions" in done.stdout
 
 
 def test_help_of_every_command_imports_nothing_heavy() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from llmrs_cli.engine.api import Engine, open_engine
 from llmrs_cli.engine.backends.base import RowLimits
 from llmrs_cli.engine.backends.cuda_sizes import activation_bytes, head_bytes, row_bytes
-from llmrs_cli.engine.backends.cuda_staging import PREFILL_QUERIES, Sizes, cuts, padded, stage
+from llmrs_cli.engine.backends.cuda_staging import FIXED_TOKENS, PREFILL_QUERIES, Sizes, cuts, padded, stage
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.memory import model_sizes
 from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
@@ -223,3 +223,37 @@ def test_a_parameter_takes_what_it_takes_on_a_gpu(
 def test_a_model_that_does_not_fit_is_refused_with_numbers(backend: Any, tmp_path: Any) -> None:
     with pytest.raises(DoesNotFitError, match="weights 1 MiB .* workspace .* available 500 MiB"):
         open_random(backend, tmp_path, context=512, rows=256, memory=500 << 20)
+
+
+# -- deterministic --------------------------------------------------------------------------------------
+
+
+@given(steps())
+def test_a_fixed_step_has_whole_tiles_and_prefill_attention_alone(chunks: Step) -> None:
+    made = stage(batch(*chunks), 8, 66, fixed=True)
+    assert made.sizes.tokens % FIXED_TOKENS == 0
+    assert not made.decodes
+    at, _ = cuts(made.sizes)
+    tiles = [-(-chunk[2] // PREFILL_QUERIES) for chunk in chunks]
+    assert made.words[at["first_tile"]].tolist()[: len(chunks) + 1] == np.cumsum([0, *tiles]).tolist()
+    assert made.tiles >= sum(tiles)
+    assert not made.words[at["first_page"]][:-1].any()
+
+
+def test_every_product_is_of_one_size_whatever_the_step(tmp_path: Any) -> None:
+    with cuda_backend(deterministic=True) as backend:
+        assert not backend._gemm.measures
+        engine = open_random(backend, tmp_path, context=512, rows=4, memory=1 << 30)
+        for i, prompt in enumerate((1, 5, 300)):
+            params = SamplingParams(max_tokens=5, ignore_eos=True, logprobs=1, prompt_logprobs=0)
+            drain(engine, *(Request(f"{i}-{j}", tuple(range(prompt)), params) for j in range(i + 1)))
+        engine.close()
+        assert {shape[0] for shape in backend._gemm.shapes} == {FIXED_TOKENS}
+        launched = set(backend.device.launched)
+        assert "attend_prefill" in launched and "attend_decode" not in launched
+        assert not any(name.startswith(("linear", "norm_linear")) for name in launched)
+
+
+def test_packed_weights_are_widened_where_bits_must_be_fixed() -> None:
+    with cuda_backend(deterministic=True) as backend:
+        assert backend.weight_bytes((64, 64), "4-bit AWQ, group 64", 2048) == 2 * 64 * 64

@@ -93,3 +93,9 @@ def test_listing_backends_imports_none_of_them() -> None:
         "sys.exit(f'{loaded}' if loaded else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_only_a_gpu_is_deterministic(device: str) -> None:
+    with pytest.raises(UsageError, match=f"The device {device} cannot be deterministic"):
+        open_backend(device, deterministic=True)

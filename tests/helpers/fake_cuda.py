@@ -28,7 +28,7 @@ VOCAB = 97
 """Ids that `drawn` gives."""
 CUDA_MODULES = tuple(
     f"llmrs_cli.engine.backends.cuda{part}"
-    for part in ("", "_memory", "_rows", "_draws", "_linear", "_upload")
+    for part in ("", "_memory", "_rows", "_draws", "_linear", "_fixed", "_upload")
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""
 
@@ -229,10 +229,14 @@ _KERNELS = {"scatter": _scatter, "gather": _gather, "sample": _sample}
 class Gemm:
     """Takes the place of cuBLASLt; a launch that multiplies nothing."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
+    def __init__(self, *_: Any, measures: bool = True) -> None:
+        self.measures = measures
+        self.shapes: set[tuple[int, int, int]] = set()
+        """(M, N, K) of the products so far."""
 
-    def __call__(self, *_: Any, **__: Any) -> None:
+    def __call__(self, bf16: bool, x: Any, weight: Any, out: Any, *_: Any, **__: Any) -> None:
+        assert x.shape[1] == weight.shape[1] and out.shape == (len(x), len(weight))
+        self.shapes.add((len(x), *weight.shape))
         _enqueue(_nothing)
 
 
@@ -263,7 +267,7 @@ def fake_cupy() -> ModuleType:
 
 
 @contextmanager
-def cuda_backend() -> Iterator[Any]:
+def cuda_backend(deterministic: bool = False) -> Iterator[Any]:
     """A CudaBackend that runs on nothing; the real modules are back afterwards."""
     before = {name: sys.modules.pop(name, None) for name in ("cupy", "cupy.cuda", *CUDA_MODULES)}
     fake: Any = fake_cupy()
@@ -275,7 +279,7 @@ def cuda_backend() -> Iterator[Any]:
         made.CudaDevice, made.Gemm = Device, Gemm
         with tempfile.TemporaryDirectory() as folder:
             made.default_cache = made.default_folder = lambda: Path(folder)
-            yield made.CudaBackend(0)
+            yield made.CudaBackend(0, deterministic)
     finally:
         for name, known in before.items():
             sys.modules.pop(name, None)

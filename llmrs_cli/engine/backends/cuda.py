@@ -3,7 +3,8 @@
 Weights, keys, values and activations are 16-bit, sums and the residual float32. Few tokens go through
 `linear_small` with norm and epilogue fused, many through cuBLASLt. The body of a step is recorded as a
 CUDA graph the second time its size is met; steps are staged, drawn and read asynchronously, so the
-engine runs one step ahead of what it has read.
+engine runs one step ahead of what it has read. The file is long because one class answers the whole contract;
+what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from llmrs_cli.engine.arrays import Array, Draws, StepArrays
 from llmrs_cli.engine.backends import cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
-from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear
+from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
+from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear, widened
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
@@ -77,14 +79,20 @@ class CudaBackend(Backend):
     lookahead = 1
     sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=512, idle_budget=8192)
 
-    def __init__(self, ordinal: int = 0) -> None:
+    def __init__(self, ordinal: int = 0, deterministic: bool = False) -> None:
+        """`deterministic`: a token's bits do not depend on what runs beside it, at a cost that bench prints."""
+        self.deterministic = deterministic
         self.device = CudaDevice(ordinal, CubinCache(default_cache()))
         self._stream = cp.cuda.Stream(non_blocking=True)
         self._arena = Arena()
         self._graphs = Graphs()
-        self._gemm = Gemm(Tuning(default_folder(), self.device.name, self.device.library))
+        tuning = Tuning(default_folder(), self.device.name, self.device.library)
+        self._gemm = Gemm(tuning, measures=not deterministic)
         # Sizes here change with the rows that draw, and no recorded launch reads it.
         self._head_arena = Arena()
+        self._fixed: FixedProducts | None = None
+        if deterministic:
+            self._fixed = FixedProducts(self.device, self._gemm, self._arena, self._head_arena)
         self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
         self._shares = self.device.multiprocessors
@@ -96,6 +104,8 @@ class CudaBackend(Backend):
             # All activations share one type; float16 only where the checkpoint says so or holds codes.
             dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in parts}
             self._bf16 = "float16" not in dtypes
+        if self.deterministic:  # one family of kernels: 16 bits
+            parts = [widened(part) for part in parts]
         return load_linear(parts, bias, self._bf16)
 
     def prepare_vector(self, values: Dense) -> Vector:
@@ -117,7 +127,9 @@ class CudaBackend(Backend):
 
     def open_rows(self, limits: RowLimits) -> CudaRows:
         self._arena.tokens = padded(limits.tokens) if limits.tokens else 0
-        rows = CudaRows(limits, self.device, self._arena, self._stream, self._shares)
+        rows = CudaRows(
+            limits, self.device, self._arena, self._stream, self._shares, fixed=self.deterministic
+        )
         self.device.synchronise()  # what was loaded on other streams
         self._graphs = Graphs()  # they hold addresses of the rows and caches before
         return rows
@@ -126,7 +138,7 @@ class CudaBackend(Backend):
         return cuda_sizes.workspace_bytes(model, limits, self.device.multiprocessors)
 
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
-        return cuda_sizes.weight_bytes(shape, form, nbytes)
+        return cuda_sizes.weight_bytes(shape, "float16" if self.deterministic else form, nbytes)
 
     def free_bytes(self) -> int:
         free, _ = cp.cuda.runtime.memGetInfo()
@@ -167,7 +179,9 @@ class CudaBackend(Backend):
         assert isinstance(weight, CudaLinear)
         values, alpha = (x.values, 1 / x.headroom) if isinstance(x, Scaled) else (x, 1.0)
         residual = hidden.residual
-        if len(values) <= MAX_TOKENS:
+        if self._fixed is not None:
+            self._fixed.linear(values, weight, residual, weight.bias, accumulate=True, alpha=alpha)
+        elif len(values) <= MAX_TOKENS:
             self._small("add", weight, residual, x=values, alpha=alpha)
         else:
             self._gemm(
@@ -180,9 +194,13 @@ class CudaBackend(Backend):
         return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
 
     def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
-        logits = self._head_arena.take("logits", (len(tokens), head.shape[0]), cp.float32)
+        count, vocab = len(tokens), head.shape[0]
+        if self._fixed is not None:
+            logits = self._fixed.logits(count, vocab)
+        else:
+            logits = self._head_arena.take("logits", (count, vocab), cp.float32)
         self._norm_linear("logits", hidden.residual, norm, eps, head, logits, rows=tokens)
-        return logits
+        return logits[:count]
 
     def _norm_linear(
         self,
@@ -198,6 +216,9 @@ class CudaBackend(Backend):
         assert isinstance(weight, CudaLinear)
         count = len(out)
         plan = self._plan(weight)
+        if self._fixed is not None:
+            self._fixed.norm_linear(epilogue, x, norm, eps, weight, out, rows)
+            return
         if count <= MAX_NORM_TOKENS and fits(plan, count, x.shape[1], self.device.shared_limit):
             self._small(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
             return

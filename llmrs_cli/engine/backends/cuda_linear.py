@@ -73,6 +73,11 @@ def load_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: boo
     )
 
 
+def widened(part: Weight) -> Dense:
+    """A part in 16 bits, whatever it was stored in."""
+    return part if isinstance(part, Dense) else Dense(part.dequantise().astype(np.float16))
+
+
 def kind_of(part: Weight) -> str:
     """How a part is stored, for notes."""
     return part.dtype if isinstance(part, Dense) else type(part).__name__

@@ -81,12 +81,15 @@ class CudaStep(StepArrays):
 class CudaRows(Rows):
     """`Rows` on the GPU."""
 
-    def __init__(self, limits: RowLimits, device: Device, arena: Arena, stream: Any, shares: int) -> None:
-        """`shares`: blocks of decode attention for each key head."""
+    def __init__(
+        self, limits: RowLimits, device: Device, arena: Arena, stream: Any, shares: int, fixed: bool = False
+    ) -> None:
+        """`shares`: blocks of decode attention for each key head; `fixed` as in `stage`."""
         self.limits = limits
         self._arena = arena
         self._stream = stream
         self._shares = shares
+        self._fixed = fixed
         self._device = device
         width = ceil_div(limits.context, PAGE)
         rows = limits.rows
@@ -145,7 +148,7 @@ class CudaRows(Rows):
 
     def begin(self, batch: StepBatch) -> CudaStep:
         self._stream.use()
-        staged = stage(batch, self.limits.rows, self._shares)
+        staged = stage(batch, self.limits.rows, self._shares, self._fixed)
         sampled = batch.rows if staged.sizes.samples == len(batch.rows) else batch.rows[batch.samples]
         step = self._step(staged, int(self._logprobs[sampled].max(initial=-1)))
         runs = list(self._edits())

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, StepBatch
 from llmrs_cli.engine.backends.rows import expand
@@ -22,6 +23,8 @@ from llmrs_cli.kernels.launch import ceil_div
 PAGE = 64
 PREFILL_QUERIES = 64
 """Queries of one tile of prefill attention."""
+FIXED_TOKENS = 128
+"""Where bits must not depend on company, every product is of so many tokens."""
 NO_ROW = -1
 PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 256."""
@@ -30,6 +33,11 @@ PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 
 def padded(tokens: int) -> int:
     """The size that a step of `tokens` tokens runs at."""
     return next((size for size in PADDED if size >= tokens), ceil_div(tokens, 256) * 256)
+
+
+def in_tiles(tokens: int) -> int:
+    """`tokens` rounded up to whole products of FIXED_TOKENS."""
+    return ceil_div(tokens, FIXED_TOKENS) * FIXED_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +90,16 @@ class Staged:
     """Some sequence has one query."""
 
 
-def stage(batch: StepBatch, rows: int, shares: int) -> Staged:
-    """The words of a step for an engine of `rows` rows; `shares`: blocks of decode attention a key head."""
+def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False) -> Staged:
+    """The words of a step for an engine of `rows` rows; `shares`: blocks of decode attention a key head.
+
+    `fixed`: whole tiles of tokens, and prefill attention for all, so that one token's sums are always the same.
+    """
     counts, count = batch.counts, len(batch.counts)
     ends = np.cumsum(counts, dtype=np.int32)
     total = int(ends[-1])
     samples, scored = int(np.count_nonzero(batch.samples)), int(batch.scored.sum())
-    sizes = Sizes(rows, padded(total), samples, scored)
+    sizes = Sizes(rows, in_tiles(total) if fixed else padded(total), samples, scored)
     at, length = cuts(sizes)
     words = np.zeros(length, np.int32)
 
@@ -97,7 +108,7 @@ def stage(batch: StepBatch, rows: int, shares: int) -> Staged:
     words[at["table_rows"]][:count] = batch.rows
     _prefix(words[at["query_start"]], ends)
     one_each = total == count
-    decode = None if one_each else counts == 1
+    decode = np.zeros(count, np.bool_) if fixed else None if one_each else counts == 1
     pages = _decode_pages(contexts, decode)
     first_page = words[at["first_page"]]
     _prefix(first_page[:-1], np.cumsum(pages, dtype=np.int32))
@@ -120,7 +131,7 @@ def stage(batch: StepBatch, rows: int, shares: int) -> Staged:
     return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]))
 
 
-def _decode_pages(contexts: Ints, decode: Ints | None) -> Ints:
+def _decode_pages(contexts: Ints, decode: NDArray[np.bool_] | None) -> Ints:
     """Pages of each sequence that has one query, 0 for the others; None: all have one."""
     pages: Ints = (contexts + (PAGE - 1)) // PAGE
     return pages if decode is None else pages * decode

@@ -41,16 +41,24 @@ def available() -> list[BackendInfo]:
     return [probe(name) for name in CLASSES]
 
 
-def open_backend(device: str = "auto") -> Backend:
-    """Open the backend of `device`; UsageError if there is no such device or it cannot be used here."""
+def open_backend(device: str = "auto", *, deterministic: bool = False) -> Backend:
+    """Open the backend of `device`; UsageError if there is no such device or it cannot be used here.
+
+    `deterministic`: bits that do not depend on what is computed beside them, which a GPU offers.
+    """
     name, index = parse_device(device)
     if name == "auto":
         name = next(info.name for info in available() if info.usable)
     info = probe(name, index)
     if info.reason is not None:
         raise UsageError(f"The device {device!r} cannot be used: {info.reason}", hint=info.hint)
+    if deterministic and name != "cuda":
+        raise UsageError(
+            f"The device {name} cannot be deterministic: its libraries order their sums as they like.",
+            hint="Use --device cuda, or leave --deterministic out.",
+        )
     backend = getattr(import_module(_module(name)), CLASSES[name])
-    opened: Backend = backend(index) if name == "cuda" else backend()
+    opened: Backend = backend(index, deterministic) if name == "cuda" else backend()
     return opened
 
 

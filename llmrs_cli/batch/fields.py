@@ -29,10 +29,10 @@ _FOREIGN = {
     "repeat_penalty": "repetition_penalty",
     "stop_sequences": "stop",
     "best_of": "n",
-    "guided_json": "response_format",
-    "guided_regex": "response_format",
-    "guided_choice": "response_format",
-    "guided_grammar": "response_format",
+    "guided_json": "structured_outputs",
+    "guided_regex": "structured_outputs",
+    "guided_choice": "structured_outputs",
+    "guided_grammar": "structured_outputs",
 }
 """What other tools call our fields."""
 
@@ -156,6 +156,12 @@ def _form(name: str, value: Any) -> AnswerForm:
     return answer_form(value)
 
 
+def _structure(name: str, value: Any) -> AnswerForm:
+    from llmrs_cli.text.forms import structured_form
+
+    return structured_form(value)
+
+
 def _only(*accepted: Any) -> Callable[[str, Any], None]:
     """A field that is understood but has one value so far."""
 
@@ -187,6 +193,7 @@ OPTIONS: Mapping[str, tuple[str | None, Callable[[str, Any], Any]]] = {
     "top_logprobs": ("top_logprobs", _integer),
     "chat_template_kwargs": ("chat_template_kwargs", _template_arguments),
     "response_format": ("form", _form),
+    "structured_outputs": ("form", _structure),
     "stream": (None, _only(False)),
     "tools": (None, _only([])),
     "tool_choice": (None, _only("none", "auto")),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ class Job:
     """Before the messages of rows that have none of their own."""
     form: AnswerForm | None = None
     """What answers are held to where a row says nothing itself."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Variables for the chat template, where a row says nothing itself."""
 
     def options_for(self, index: int, ask: Ask) -> GenerateOptions:
         """What holds for one row: its own options win."""
@@ -48,9 +51,9 @@ class Job:
         return form is not None and form.is_json
 
     def template_arguments(self, ask: Ask) -> dict[str, Any]:
-        """Variables for the chat template; a thought has no place in a form, unless the row says so."""
+        """Variables for the chat template; a thought has no place in a form, unless somebody says so."""
         thoughts = {"enable_thinking": False} if self.form_of(ask) else {}
-        return {**thoughts, **ask.options.get("chat_template_kwargs", {})}
+        return {**thoughts, **self.arguments, **ask.options.get("chat_template_kwargs", {})}
 
 
 @dataclass(frozen=True, slots=True)

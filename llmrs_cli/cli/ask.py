@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import csv
 import functools
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
 import click
 
+from llmrs_cli.cli.json_options import read_schema, schema_option, template_option
 from llmrs_cli.cli.options import Decorator
 from llmrs_cli.cli.parameters import text
-from llmrs_cli.cli.schema import read_schema, schema_option
 from llmrs_cli.cli.time_limit import timeout_option
 from llmrs_cli.errors import UsageError
 
@@ -120,17 +119,6 @@ def labels(context: click.Context, parameter: click.Parameter, typed: str | None
     return tuple(found)
 
 
-def json_object(context: click.Context, parameter: click.Parameter, typed: str | None) -> dict[str, Any]:
-    """A JSON object."""
-    try:
-        value = json.loads(typed) if typed is not None else {}
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        raise click.BadParameter(f"{typed!r} is not a JSON object.")
-    return value
-
-
 _OPTIONS: list[Decorator] = [
     click.option(
         "-f",
@@ -164,12 +152,7 @@ _OPTIONS: list[Decorator] = [
         help="Whether and how much a model that can think does so first.",
     ),
     click.option("-R", "--hide-thinking", is_flag=True, help="Do not show thoughts."),
-    click.option(
-        "--template-kwargs",
-        callback=json_object,
-        metavar="JSON",
-        help="Variables for the chat template, as a JSON object.",
-    ),
+    template_option,
     click.option(
         "--choices",
         callback=labels,

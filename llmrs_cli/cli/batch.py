@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from llmrs_cli.cli.batch_options import BatchOptions, batch_options
+from llmrs_cli.cli.json_options import json_form, schema_option, template_option
 from llmrs_cli.cli.options import ModelOptions, Sampling, model_options, quiet_option, sampling_options
 from llmrs_cli.cli.parameters import text
-from llmrs_cli.cli.schema import read_schema, schema_option
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.engine.types import MAX_LOGPROBS
+from llmrs_cli.errors import UsageError
 
 
 @click.command("batch")
@@ -22,7 +23,10 @@ from llmrs_cli.engine.types import MAX_LOGPROBS
 @model_options(positional=False)
 @click.option("-s", "--system", type=text, metavar="TEXT", help="System prompt of rows without one.")
 @click.option("--n", "n", type=click.IntRange(1, 128), metavar="N", help="Answers to each row.")
+@click.option("--system-file", metavar="FILE", help="The same from a file.")
 @schema_option
+@click.option("--json-mode", is_flag=True, help="Hold answers to a JSON object.")
+@template_option
 @click.option("--return-token-ids", is_flag=True, help="Add token_ids, end token included.")
 @click.option(
     "--logprobs",
@@ -37,7 +41,10 @@ def command(
     model: ModelOptions,
     system: str | None,
     n: int | None,
+    system_file: str | None,
     schema: str | None,
+    json_mode: bool,
+    template_kwargs: dict[str, Any],
     return_token_ids: bool,
     logprobs: int | None,
     sampling: Sampling,
@@ -68,6 +75,14 @@ def command(
     options: dict[str, Any] = {**sampling.given(), "logprobs": logprobs}
     if n is not None:
         options["n"] = n
-    held_to = None if schema is None else read_schema(schema)
-    asked = Asked(job, model, options, system, return_token_ids, held_to)
+    form = json_form(schema, json_mode=json_mode)
+    asked = Asked(job, model, options, _system(system, system_file), return_token_ids, form, template_kwargs)
     return (dry_run if job.dry_run else run)(asked, Terminal.standard(quiet=quiet))
+
+
+def _system(typed: str | None, file: str | None) -> str | None:
+    from llmrs_cli.chat.source import read_file
+
+    if typed is not None and file is not None:
+        raise UsageError("-s and --system-file are both given.", hint="Give one of them.")
+    return typed if file is None else read_file(file)

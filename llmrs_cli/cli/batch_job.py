@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
 from types import FrameType
@@ -61,6 +61,8 @@ class Asked:
     token_ids: bool
     schema: dict[str, Any] | None = None
     """What answers are held to, where a row does not say."""
+    template_arguments: dict[str, Any] = field(default_factory=dict)
+    """Variables of the chat template, where a row does not say."""
 
     @property
     def source(self) -> Source:
@@ -79,6 +81,7 @@ class Asked:
             **{name.replace("_", "-"): _plain(value) for name, value in said.items()},
             "system": self.system,
             "schema": self.schema,
+            "template-kwargs": self.template_arguments or None,
             "return-token-ids": self.token_ids,
             "order": job.order,
             "format": job.format,
@@ -98,7 +101,7 @@ class Asked:
         options.pop("seed", None)
         form = None if self.schema is None else schema_form(self.schema)
         writer = Writer(name.text, int(time.time()), self.token_ids, Form(self.job.output_format))
-        return Job(GenerateOptions(**options), seed, writer, self.system, form)
+        return Job(GenerateOptions(**options), seed, writer, self.system, form, self.template_arguments)
 
 
 def run(asked: Asked, terminal: Terminal) -> int:

@@ -25,8 +25,7 @@ def dry_run(asked: Asked, terminal: Terminal) -> int:
     if again is None:
         raise UsageError("Only a file can be looked at before a run.", hint="Save the rows in a file first.")
     chosen = choose(asked.model, terminal)
-    engine = _engine(chosen)
-    with terminal.working("Reading"):
+    with _engine(chosen) as engine, terminal.working("Reading"):
         rows = mentioned(again(), chosen.name, terminal)
         plan = make_plan(engine, asked.job_for(chosen.name, seed=0), rows)
     speed = recall(speeds_file(), speed_key(chosen))

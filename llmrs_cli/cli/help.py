@@ -24,14 +24,15 @@ Input of `llmrs batch` (--format). JSON lines, told apart by their keys:
 
 Beside them may stand "id" or "custom_id" and the options temperature, top_p, top_k, min_p,
 repetition_penalty, presence_penalty, frequency_penalty, logit_bias, seed, max_tokens, min_tokens,
-stop, stop_token_ids, ignore_eos, n, logprobs, top_logprobs, chat_template_kwargs and response_format.
-Other keys are copied to the output; one that resembles an option is an error. An id that was used
-before is one too.
+stop, stop_token_ids, ignore_eos, n, logprobs, top_logprobs, chat_template_kwargs, response_format and
+structured_outputs. Other keys are copied to the output; one that resembles an option is an error. An id
+that was used before is one too.
 
 response_format is OpenAI's ({"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": ...,
 "schema": ...}}), and besides {"type": "regex", "regex": "yes|no"} and {"type": "grammar", "grammar": ...}
-in Lark's notation. --schema FILE holds every row to a schema that names no form of its own. A form that
-cannot be kept to the letter is refused; an answer that is cut at max_tokens is given as it is.
+in Lark's notation. structured_outputs is vLLM's: {"choice": ["yes", "no"]}, or json, json_object, regex,
+grammar. --schema FILE and --json-mode are for rows that name no form of their own. A form that cannot be
+kept to the letter is refused; an answer that is cut at max_tokens is given as it is.
 
   text       one prompt a line; its line number is its id. For .txt and for anything whose name does
              not say and that begins with neither { nor [.

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmrs_cli.server.kinds import Kind, array, either, one_of, plain_object, record, refuse, text
-from llmrs_cli.text import grammar
-from llmrs_cli.text.forms import answer_form
+from llmrs_cli.server.kinds import plain_object, refuse
+from llmrs_cli.text.forms import MAX_CHOICE, MAX_CHOICES, STRUCTURED, answer_form, structured_form
 from llmrs_cli.text.grammar import FIELD
 
-STRUCTURED = "structured_outputs"
-MAX_CHOICES = 1000
-STRUCTURES: Mapping[str, tuple[Kind, Callable[[Any], str]]] = {
-    "json": (
-        either("a schema, as an object or as its text", plain_object(), text()),
-        lambda value: grammar.json_schema(_schema(value), STRUCTURED),
-    ),
-    "json_object": (one_of(True), lambda value: grammar.json_object()),
-    "regex": (text(), lambda value: grammar.regex(value, STRUCTURED)),
-    "choice": (array(text(256, 1), MAX_CHOICES, 1), lambda value: grammar.one_of(value, STRUCTURED)),
-    "grammar": (text(), lambda value: grammar.lark(value, STRUCTURED)),
-}
-"""What structured_outputs may hold, one of these; a grammar is written in Lark's notation."""
-STRUCTURED_OUTPUTS = record({name: kind for name, (kind, _) in STRUCTURES.items()})
+STRUCTURED_OUTPUTS = plain_object(
+    {
+        "properties": {
+            "json": {"type": ["object", "string", "null"]},
+            "json_object": {"enum": [True, None]},
+            "regex": {"type": ["string", "null"]},
+            "choice": {
+                "type": ["array", "null"],
+                "items": {"type": "string", "minLength": 1, "maxLength": MAX_CHOICE},
+                "minItems": 1,
+                "maxItems": MAX_CHOICES,
+            },
+            "grammar": {"type": ["string", "null"]},
+        },
+        "additionalProperties": False,
+    }
+)
+"""Exactly one is to be given; `text.forms` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,31 +40,13 @@ class AskedForm:
     """Where the client asked for it."""
 
 
-def asked_form(given: Mapping[str, Any]) -> AskedForm:
-    """The form that a body asks for. RequestError for one that is none of ours."""
-    structure = given.get(STRUCTURED)
-    if structure is None:
-        return (
-            AskedForm(answer_form(given["response_format"]).grammar) if "response_format" in given else FREE
-        )
-    if "response_format" in given:
-        raise refuse(STRUCTURED, "left out where there is a response_format")
-    if len(structure) != 1:
-        raise refuse(STRUCTURED, f"an object with one of {', '.join(STRUCTURES)}")
-    ((name, value),) = structure.items()
-    return AskedForm(STRUCTURES[name][1](value), STRUCTURED)
-
-
 FREE = AskedForm()
 
 
-def _schema(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        schema = json.loads(value)
-    except (ValueError, RecursionError):
-        schema = None
-    if not isinstance(schema, dict):
-        raise refuse(f"{STRUCTURED}.json", "a JSON object")
-    return schema
+def asked_form(given: Mapping[str, Any]) -> AskedForm:
+    """The form that a body asks for. RequestError for one that is none of ours."""
+    if STRUCTURED not in given:
+        return AskedForm(answer_form(given[FIELD]).grammar) if FIELD in given else FREE
+    if FIELD in given:
+        raise refuse(STRUCTURED, f"left out where there is a {FIELD}")
+    return AskedForm(structured_form(given[STRUCTURED]).grammar, STRUCTURED)

@@ -1,4 +1,5 @@
-"""The form that a request names for its answer, in OpenAI's `response_format`: read once, for every front end.
+"""The form that a request names for its answer, in OpenAI's `response_format` or vLLM's `structured_outputs`:
+read here for every front end.
 
 Strict, as requests are: a field that has no meaning here is refused by name, and so is a value of the wrong
 kind. What a schema, pattern or grammar itself says is seen when it is compiled (`text.grammar`).
@@ -6,6 +7,7 @@ kind. What a schema, pattern or grammar itself says is seen when it is compiled 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,9 @@ from llmrs_cli.text.grammar import FIELD
 
 MAX_NAME = 64
 """Characters of a schema's name, as with OpenAI."""
+MAX_CHOICES, MAX_CHOICE = 1000, 256
+"""Texts that an answer may be one of, and characters of each."""
+STRUCTURED = "structured_outputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,17 @@ def answer_form(value: Any) -> AnswerForm:
     return make(_read(FIELD, value, {"type": str, **fields}, required=fields))
 
 
+def structured_form(value: Any) -> AnswerForm:
+    """The form that a decoded `structured_outputs` names: one of json, json_object, regex, choice, grammar."""
+    if not isinstance(value, dict):
+        raise _refuse(STRUCTURED, "an object")
+    given = _read(STRUCTURED, value, dict.fromkeys(_STRUCTURES, object), required=())
+    if len(given) != 1:
+        raise _refuse(STRUCTURED, f"an object with one of {', '.join(_STRUCTURES)}")
+    ((name, entry),) = given.items()
+    return _STRUCTURES[name](f"{STRUCTURED}.{name}", entry)
+
+
 def schema_form(schema: Mapping[str, Any], param: str = FIELD) -> AnswerForm:
     """JSON that conforms to `schema`. RequestError if it is too large."""
     return AnswerForm(grammar.json_schema(schema, param), is_json=True)
@@ -52,6 +68,49 @@ def _named_schema(form: Mapping[str, Any]) -> AnswerForm:
     return schema_form(named["schema"])
 
 
+def _any_schema(where: str, value: Any) -> AnswerForm:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise _refuse(where, "a schema, as an object or as its text")
+    return schema_form(value, STRUCTURED)
+
+
+def _any_object(where: str, value: Any) -> AnswerForm:
+    if value is not True:
+        raise _refuse(where, "true")
+    return AnswerForm(grammar.json_object(), is_json=True)
+
+
+def _choice(where: str, value: Any) -> AnswerForm:
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_CHOICES:
+        raise _refuse(where, f"a list of 1 to {MAX_CHOICES} texts")
+    for place, text in enumerate(value):
+        if not isinstance(text, str) or not 0 < len(text) <= MAX_CHOICE:
+            raise _refuse(f"{where}[{place}]", f"a text of 1 to {MAX_CHOICE} characters")
+    return AnswerForm(grammar.one_of(value, STRUCTURED))
+
+
+def _source(make: Callable[[str, str], str]) -> Callable[[str, Any], AnswerForm]:
+    def read(where: str, value: Any) -> AnswerForm:
+        if not isinstance(value, str):
+            raise _refuse(where, "a text")
+        return AnswerForm(make(value, STRUCTURED))
+
+    return read
+
+
+_STRUCTURES: Mapping[str, Callable[[str, Any], AnswerForm]] = {
+    "json": _any_schema,
+    "json_object": _any_object,
+    "regex": _source(grammar.regex),
+    "choice": _choice,
+    "grammar": _source(grammar.lark),
+}
+"""Name → what its value means; a grammar is written in Lark's notation."""
 _KINDS = {str: "a text", bool: "true or false", dict: "an object"}
 _NAMED_SCHEMA = {"name": str, "description": str, "schema": dict, "strict": bool}
 """A schema is kept to whether `strict` or not."""

@@ -16,8 +16,9 @@ from llmrs_cli.text.generate import GenerateOptions
 FORM, JSON, FREE = AnswerForm("g"), AnswerForm("j", is_json=True), AnswerForm()
 
 
-def job(form: AnswerForm | None = None) -> Job:
-    return Job(GenerateOptions(max_tokens=5, temperature=0.5), 7, Writer("m", 0), form=form)
+def job(form: AnswerForm | None = None, **arguments: Any) -> Job:
+    options = GenerateOptions(max_tokens=5, temperature=0.5)
+    return Job(options, 7, Writer("m", 0), form=form, arguments=arguments)
 
 
 def test_a_rows_own_options_win() -> None:
@@ -55,3 +56,10 @@ def test_a_thought_has_no_place_in_a_form(
     form: AnswerForm | None, own: dict[str, Any], arguments: dict[str, Any]
 ) -> None:
     assert job(form).template_arguments(Ask(text="x", options=own)) == arguments
+    whole = {**arguments, "b": 2}
+    assert job(form, b=2).template_arguments(Ask(text="x", options=own)) == whole
+
+
+def test_a_rows_own_variables_win() -> None:
+    ask = Ask(text="x", options={"chat_template_kwargs": {"a": 1}})
+    assert job(JSON, a=0, enable_thinking=True).template_arguments(ask) == {"a": 1, "enable_thinking": True}

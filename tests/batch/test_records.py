@@ -114,6 +114,7 @@ def test_a_flat_row_may_carry_columns_called_url_and_body() -> None:
         ({"response_format": {"type": "text"}, "stream": False}, {"form": AnswerForm()}),
         ({"response_format": {"type": "json_object"}}, {"form": AnswerForm(json_object(), is_json=True)}),
         ({"response_format": {"type": "regex", "regex": "a"}}, {"form": AnswerForm(regex("a"))}),
+        ({"structured_outputs": {"regex": "a"}}, {"form": AnswerForm(regex("a"))}),
     ],
 )
 def test_options_arrive_under_our_names(given: dict[str, Any], options: dict[str, Any]) -> None:
@@ -163,7 +164,7 @@ def test_an_option_of_the_wrong_kind_is_named(given: dict[str, Any], field: str)
         ("top-p", "top_p"),
         ("repeat_penalty", "repetition_penalty"),
         ("stop_token_id", "stop_token_ids"),
-        ("guided_json", "response_format"),
+        ("guided_json", "structured_outputs"),
     ],
 )
 def test_a_key_that_resembles_an_option_is_an_error(typed: str, meant: str) -> None:

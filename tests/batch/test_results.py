@@ -87,6 +87,18 @@ def test_an_openai_completion_answer() -> None:
     assert [choice["index"] for choice in body["choices"]] == [0, 1]
 
 
+@pytest.mark.parametrize("outcome", [ANSWER, TWO])
+def test_the_official_client_takes_our_bodies(outcome: Answer) -> None:
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
+    for shape, model in ((Shape.CHAT, ChatCompletion), (Shape.COMPLETION, Completion)):
+        body = written(row(shape, {"custom_id": "a"}), outcome)["response"]["body"]
+        read = model.model_validate(body, strict=True)
+        assert read.usage is not None
+        assert read.usage.completion_tokens == outcome.completion_tokens
+
+
 def test_an_openai_error_stands_where_every_reader_looks() -> None:
     overflow = ContextLengthError("Too long.", limit=64, prompt=200)
     record = written(row(Shape.CHAT, {"custom_id": "a"}), overflow)

@@ -180,13 +180,26 @@ def test_a_seed_repeats_a_run_and_rows_differ(batch: Any) -> None:
     assert len(set(drawn)) == 4
 
 
-def test_a_system_prompt_for_rows_without_one(batch: Any) -> None:
+def test_variables_of_the_template_for_every_row(batch: Any, ladder: MakeLadder) -> None:
+    template = "{{ 'x' * (count or 0) }}\n"
+    lines = [{"prompt": "Hi"}, {"prompt": "Hi", "chat_template_kwargs": {"count": 5}}]
+    rows, _, _ = batch(
+        *lines,
+        args=("--max-tokens", "1", "--template-kwargs", '{"count": 3}'),
+        model=ladder(chat_template=template),
+    )
+    assert [row["usage"]["prompt_tokens"] for row in rows] == [3, 5]
+
+
+def test_a_system_prompt_for_rows_without_one(batch: Any, tmp_path: Path) -> None:
     lines = [
         {"prompt": "Hi"},
         {"messages": [{"role": "system", "content": "x"}, {"role": "user", "content": "Hi"}]},
     ]
     bare, _, _ = batch(*lines)
     given, _, _ = batch(*lines, args=("-s", "Be brief."))
+    (tmp_path / "system").write_text("Be brief.")
+    assert batch(*lines, args=("--system-file", str(tmp_path / "system")))[0] == given
     lengths = [[row["usage"]["prompt_tokens"] for row in rows] for rows in (bare, given)]
     assert lengths[1][0] > lengths[0][0]
     assert lengths[1][1] == lengths[0][1]

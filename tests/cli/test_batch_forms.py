@@ -48,13 +48,15 @@ def test_a_row_names_a_form_of_its_own(batch: Any) -> None:
         {"prompt": "Hi", "response_format": {"type": "grammar", "grammar": 'start: "a" "b"'}},
         {"custom_id": "c", "url": "/v1/chat/completions", "body": chat},
         {"prompt": "Hi"},
+        {"prompt": "Hi", "structured_outputs": {"choice": ["this", "that"]}},
         args=("--schema", json.dumps(LABELS)),
     )
     assert status == 0
     assert rows[0]["text"] in ("maybe", "perhaps")
     assert [row.get("text") for row in rows[1:3]] == ["Hello world", "ab"]
     assert rows[3]["response"]["body"]["choices"][0]["message"]["content"] == "7"
-    assert ["json" in row for row in rows] == [False, False, False, False, True]
+    assert ["json" in row for row in rows] == [False, False, False, False, True, False]
+    assert rows[5]["text"] in ("this", "that")
 
 
 def test_a_form_that_cannot_be_kept_to_is_an_error_of_its_row(batch: Any) -> None:
@@ -63,6 +65,7 @@ def test_a_form_that_cannot_be_kept_to_is_an_error_of_its_row(batch: Any) -> Non
         {"prompt": "Hi", "response_format": {"type": "xml"}},
         {"prompt": "Hi", "response_format": text_format(LABELS), "ignore_eos": True},
         {"prompt": "Hi", "guided_json": LABELS},
+        {"prompt": "Hi", "structured_outputs": {"regex": "a"}, "response_format": text_format(LABELS)},
         {"prompt": "Hi"},
     )
     assert status == 3
@@ -71,9 +74,10 @@ def test_a_form_that_cannot_be_kept_to_is_an_error_of_its_row(batch: Any) -> Non
         "response_format.type",
         "ignore_eos",
         "guided_json",
+        "response_format",
         None,
     ]
-    assert "'response_format'" in rows[3]["error"]["message"]
+    assert "'structured_outputs'" in rows[3]["error"]["message"]
 
 
 def test_an_answer_that_is_cut_has_no_value(batch: Any) -> None:
@@ -83,6 +87,11 @@ def test_an_answer_that_is_cut_has_no_value(batch: Any) -> None:
     )
     assert (status, row["finish_reason"], row["json"]) == (0, "length", None)
     assert row["text"].startswith('"')
+
+
+def test_any_json_object_may_be_asked_for(batch: Any) -> None:
+    (row,), status, _ = batch({"prompt": "Hi", "max_tokens": 2}, args=("--json-mode",))
+    assert (status, row["text"][0], row["json"]) == (0, "{", None)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +106,19 @@ def test_a_schema_is_looked_at_before_any_model(llmrs: Run, given: str, status: 
     result = llmrs("batch", "-", "-m", "./none", "--schema", given, stdin='{"prompt":"Hi"}\n')
     assert (result.exit_code, result.stdout) == (status, "")
     assert part in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "part"),
+    [
+        (("--schema", "{}", "--json-mode"), "--schema and --json-mode"),
+        (("-s", "a", "--system-file", "b"), "-s and --system-file"),
+        (("--template-kwargs", "[]"), "not a JSON object"),
+    ],
+)
+def test_options_that_contradict_are_refused(llmrs: Run, args: tuple[str, ...], part: str) -> None:
+    result = llmrs("batch", "-", "-m", "./none", *args, stdin='{"prompt":"Hi"}\n')
+    assert (result.exit_code, part in result.stderr) == (2, True)
 
 
 def test_a_look_before_the_run_tells_of_forms_too(llmrs: Run, ladder: MakeLadder, tmp_path: Path) -> None:

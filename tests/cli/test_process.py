@@ -105,22 +105,6 @@ def test_waiting_for_stdin_is_said_after_a_moment(ladder: MakeLadder) -> None:
     assert (status, out) == (0, b"Hello world\n")
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_a_batch_that_is_stopped_keeps_its_finished_rows(
-    endless: str, tmp_path: Path, name: str, status: int
-) -> None:
-    source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
-    rows = [{"id": i, "prompt": "Hi", "max_tokens": 1 if i < 3 else 1500} for i in range(40)]
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    process = start("batch", str(source), "-o", str(output), "-m", endless, "-t", "0", "--rows", "2")
-    wait_until(lambda: output.exists() and output.read_bytes().count(b"\n") >= 3)
-    process.send_signal(getattr(signal, name))
-    assert finish(process)[0] == status
-    kept = [json.loads(line) for line in output.read_text().splitlines()]
-    assert [row["id"] for row in kept][:3] == [0, 1, 2]
-    assert all(row["error"] is None and row["text"] for row in kept)
-
-
 def test_an_interrupted_answer_ends_with_a_newline_and_130(endless: str) -> None:
     process = start("chat", endless, "-p", "Hi", "-t", "0")
     assert process.stdout is not None

@@ -13,7 +13,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -142,7 +143,8 @@ def run(commands: BinaryIO, outbox: Outbox) -> int:
         outbox.put(Failed(ExitCode.RUNTIME, f"The engine could not be opened: {type(error).__name__}."))
         raise
     outbox.put(Ready(engine.limits, engine.vocab))
-    threading.Thread(target=_beat, args=(engine, outbox), name="llmrs-beat", daemon=True).start()
+    clock = _no_time if first.device.startswith("cuda") else time.process_time
+    threading.Thread(target=_beat, args=(engine, outbox, clock), name="llmrs-beat", daemon=True).start()
     desk = Desk(engine, outbox)
     for message in reader:
         desk.obey(message)
@@ -176,12 +178,17 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
     return engine
 
 
-def _beat(engine: EngineThread, outbox: Outbox) -> None:
+def _no_time() -> float:
+    """What the processor has computed where it computes nothing: it may be busy waiting for a device."""
+    return 0.0
+
+
+def _beat(engine: EngineThread, outbox: Outbox, computed: Callable[[], float]) -> None:
     """Counters at an even pace; a broken engine ends the process, after everybody was told."""
-    clock = threading.Event()
+    pause = threading.Event()
     while engine.fault is None:
-        outbox.put(Beat(replace(engine.stats(), recent=())))
-        clock.wait(PACE)
+        outbox.put(Beat(replace(engine.stats(), recent=()), computed()))
+        pause.wait(PACE)
     outbox.put(Broken(engine.fault.message))
     outbox.close()
     os._exit(ExitCode.ENGINE_FAULT)

@@ -49,6 +49,8 @@ Sink = Callable[[TokenEvent], None]
 ERRORS: dict[int, type[LlmrsError]] = {
     kind.exit_code: kind for kind in (UsageError, ModelError, DoesNotFitError, EngineFault)
 }
+COMPUTES = 0.02
+"""Processor seconds between two beats that a process needs which is in the middle of a step; a beat needs far less."""
 CHILD = (sys.executable, "-P", "-m", "llmrs_cli.server.child")
 
 
@@ -74,6 +76,7 @@ class RemoteEngine:
         self._stats: EngineStats | None = None
         self._moved = time.monotonic()
         """When the engine was last seen to move, or to have nothing to do."""
+        self._computed = 0.0
         self._tasks: list[asyncio.Task[None]] = []
 
     @classmethod
@@ -190,8 +193,8 @@ class RemoteEngine:
                         self._moved = time.monotonic()
                         for event in events:
                             self._deliver(event)
-                    case Beat(stats):
-                        self._take_beat(stats)
+                    case Beat() as beat:
+                        self._take_beat(beat)
                     case Broken(message):
                         raise EngineFault(message)
                     case _:
@@ -199,11 +202,13 @@ class RemoteEngine:
         except EngineFault as fault:
             self._break(fault)
 
-    def _take_beat(self, stats: EngineStats) -> None:
+    def _take_beat(self, beat: Beat) -> None:
         assert self._stats is not None
-        if stats.steps != self._stats.steps or not (stats.running or stats.waiting):
+        stats = beat.stats
+        computes = beat.computed > self._computed + COMPUTES
+        if computes or stats.steps != self._stats.steps or not (stats.running or stats.waiting):
             self._moved = time.monotonic()
-        self._stats = stats
+        self._stats, self._computed = stats, beat.computed
 
     async def _watch(self) -> None:
         """Break when there is work and neither a step nor an event has been seen for too long."""

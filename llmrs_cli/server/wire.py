@@ -71,6 +71,8 @@ class Beat(msgspec.Struct, tag=True):
     """From the engine, at an even pace: its counters. The number of steps tells whether it moves."""
 
     stats: EngineStats
+    computed: float = 0.0
+    """Processor seconds so far, where it is the processor that computes: a step of a large model may take minutes."""
 
 
 class Broken(msgspec.Struct, tag=True):

@@ -11,9 +11,9 @@ from llmrs_cli.server.openapi import document
 from llmrs_cli.server.schema import CHAT
 from tests.helpers.served import Served
 
-CHECKS = (
-    *("not_a_server_error", "status_code_conformance", "content_type_conformance"),
-    *("response_schema_conformance", "negative_data_rejection"),
+NOT_CHECKED = (
+    "positive_data_acceptance",  # what fits may still be more than the model's context
+    "unsupported_method",  # a POST that is no JSON is refused before its path is looked at
 )
 EXAMPLES = 5
 """Of each kind and path, beside every field's edge cases."""
@@ -24,13 +24,14 @@ def test_generated_requests_find_no_fault(server: Served, tmp_path: Path) -> Non
     run = subprocess.run(
         [
             *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json"),
-            *("--checks", ",".join(CHECKS), "--mode", "all", "--phases", "coverage,fuzzing"),
+            *("--checks", "all", "--exclude-checks", ",".join(NOT_CHECKED)),
+            *("--mode", "all", "--phases", "coverage,fuzzing"),
             *("--max-examples", str(EXAMPLES), "--generation-allow-x00", "true", "--no-color"),
             *("--generation-deterministic", "--warnings", "off"),
         ],
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=400,
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stdout[-4000:]

@@ -137,6 +137,63 @@ def test_whatever_happens_there_every_request_is_told(ending: str, said: str, tm
     asyncio.run(scene())
 
 
+def test_a_long_step_is_not_a_hanging_one(tmp_path: Path) -> None:
+    ending = """
+inbox.read(8)
+for i in range(30):
+    tell(Beat(replace(stats, running=1), i * 0.1)); time.sleep(0.05)
+tell(Events([TokenEvent("a", (5,), finish=FinishReason.LENGTH)]))
+inbox.read()
+"""
+    imports = "from llmrs_cli.engine.types import FinishReason, TokenEvent\n"
+
+    async def scene() -> None:
+        engine = await start(imports + READY + ending, tmp_path, watchdog=0.4)
+        assert (await asked(engine)).finish is FinishReason.LENGTH
+        engine.close()
+
+    asyncio.run(scene())
+
+
+FAULTY = """
+from itertools import count
+from llmrs_cli.engine.api import Engine
+from llmrs_cli.server import child
+
+steps, advance = count(), Engine._advance
+
+def broken(self):
+    if next(steps) >= 8:
+        raise {error}("a secret of ours")
+    advance(self)
+
+Engine._advance = broken
+child.main()
+"""
+
+
+@pytest.mark.parametrize("error", ["RuntimeError", "SystemExit", "MemoryError"])
+def test_an_engine_that_breaks_in_a_step_tells_everybody_and_ends(
+    error: str, script_model: Path, tmp_path: Path
+) -> None:
+    async def scene() -> None:
+        file = tmp_path / "child.py"
+        file.write_text(FAULTY.format(error=error))
+        engine = await RemoteEngine.start(
+            script_model, device="reference", command=(sys.executable, str(file))
+        )
+        told: list[TokenEvent] = []
+        for name in "ab":
+            params = SamplingParams(max_tokens=400, ignore_eos=True)
+            engine.submit(Request(name, (1, 2, 3), params), told.append)
+        await asyncio.wait_for(engine.broken.wait(), 60)
+        assert {event.request_id for event in told if event.finish is FinishReason.ERROR} == {"a", "b"}
+        assert "secret" not in str([event.error for event in told])
+        engine.close()
+
+    asyncio.run(scene())
+
+
 def test_a_bad_request_never_crosses(tmp_path: Path) -> None:
     async def scene() -> None:
         engine = await start(READY + "inbox.read()", tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
-from llmrs_cli.server import bridge, exchange, settings
+from llmrs_cli.server import bridge, connections, exchange, settings
 from llmrs_cli.server.connections import http_server
 from llmrs_cli.server.run import listen
 from tests.helpers.bench import Bench
@@ -162,6 +162,26 @@ def test_a_body_that_nobody_waits_for_ends_its_connection() -> None:
             return told
 
     assert asyncio.run(scene()).startswith(b"HTTP/1.1 200 ")
+
+
+def test_more_connections_than_may_be_are_refused_until_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
+
+    async def scene() -> None:
+        async with serving(reply(HELLO)) as (_, port):
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(3):
+                    await (await stack.enter_async_context(Raw(port))).send(HEAD)
+                async with Raw(port) as late:
+                    await late.send(PLAIN)
+                    assert (await late.read()).startswith(b"HTTP/1.1 503 ")
+            for _ in range(100):
+                if await answered(port):
+                    return
+                await asyncio.sleep(0.01)
+            pytest.fail("the others ended, and nobody is let in")
+
+    asyncio.run(scene())
 
 
 def lines(asked: Request) -> list[TokenEvent]:

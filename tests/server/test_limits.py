@@ -1,0 +1,39 @@
+"""The limits that SECURITY.md names are those that hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from llmrs_cli.engine import types
+from llmrs_cli.server import schema, settings, sse, translate
+from llmrs_cli.text import grammar, grammar_child
+
+PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text("utf-8")
+DEFAULTS = settings.ServerSettings()
+MIB, KIB = 1024 * 1024, 1024
+HOLD = (
+    f"| body of a request | {settings.MAX_BODY // MIB} MiB, nested {sse.MAX_DEPTH} deep,"
+    f" within {settings.BODY_SECONDS:g} s |",
+    f"| header | {settings.MAX_HEADER_BYTES // KIB} KiB, {settings.MAX_HEADERS} lines,"
+    f" within {settings.HEADER_SECONDS:g} s |",
+    f"| {settings.MAX_CONNECTIONS:,}; {DEFAULTS.queue} |",
+    f"| {schema.MAX_CHOICES}; {schema.MAX_PROMPTS} |",
+    f"| choices times tokens | {translate.CONTEXTS} contexts |",
+    f"| stop strings | {schema.MAX_STOPS} of {schema.MAX_STOP_LENGTH} characters |",
+    f"| {types.MAX_LOGPROBS}; {schema.MAX_PROMPT_LOGPROBS} |",
+    f"| biases | {types.MAX_BIAS_ENTRIES:,}, from -{types.BIAS_LIMIT:g} to {types.BIAS_LIMIT:g} |",
+    f"| {schema.MAX_MESSAGES:,}; {schema.MAX_TOOLS} |",
+    f"| schema | {grammar.MAX_SCHEMA // KIB} KiB, nested {grammar.MAX_SCHEMA_DEPTH} deep,"
+    f" {grammar.MAX_ENUM:,} values of an enum |",
+    f"| pattern | {grammar.MAX_REGEX:,} characters |",
+    f"| compiling a form | {grammar_child.SECONDS:g} s of processor time, {grammar_child.MEMORY // MIB} MiB |",
+    f"| unread stream | {settings.STALL_SECONDS:g} s |",
+    f"| waiting for a token (`--deadline`) | {DEFAULTS.deadline:g} s |",
+)
+
+
+@pytest.mark.parametrize("row", HOLD)
+def test_the_page_names_the_limit_that_holds(row: str) -> None:
+    assert row in PAGE

@@ -17,11 +17,8 @@
 #define ROPE 0
 #endif
 constexpr int WARPS = 4;
-#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
-constexpr int STAGES = 2;                         // blocks may take little shared memory there
-#else
-constexpr int STAGES = HEAD_DIM > 128 ? 2 : 3;
-#endif
+constexpr int STAGES = (HEAD_DIM > 128 ? 2 : 3) - LITTLE_SHARED;
+constexpr int AHEAD = STAGES > 1 ? STAGES - 1 : 1;  // pages in flight
 constexpr int TILE_BYTES = 16 * ROW_BYTES;        // 16 tokens of keys or of values
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;
 constexpr int D_TILES = HEAD_DIM / 8;
@@ -126,10 +123,10 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
         copy_commit();
     };
     int fetched = 0;
-    while (fetched < STAGES - 1 && ahead_place < end && ahead.page < (contexts[ahead.sequence] - 1) / PAGE)
+    while (fetched < AHEAD && ahead_place < end && ahead.page < (contexts[ahead.sequence] - 1) / PAGE)
         fetch(fetched++);
     wait_for_previous();
-    while (fetched < STAGES - 1) fetch(fetched++);
+    while (fetched < AHEAD) fetch(fetched++);
 
     // ---- one chunk after the other ------------------------------------------------------------------------
     Cursor here = line.at(begin);
@@ -182,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
 
 #pragma unroll 1
         for (int page = from; page < upto; page++, place++) {
-            copy_wait<STAGES - 2>();
+            copy_wait<AHEAD - 1>();
             __syncwarp();
             const u32 tile = shared_address(ring) + stage * STAGE_BYTES;
             const int first = page * PAGE + warp * 16;

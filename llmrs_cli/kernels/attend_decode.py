@@ -47,7 +47,7 @@ def shared_bytes(head_dim: int, group: int, little: bool) -> int:
 
     `little`: the GPU gives a block less than 160 KiB (sm_86, sm_89, sm_120).
     """
-    stages = 2 if head_dim > 128 or little else 3
+    stages = (2 if head_dim > 128 else 3) - little
     ring = WARPS * stages * 2 * 16 * (head_dim * 2 + 16)
     queries = 16 * (head_dim * 2 + 16) if head_dim > 128 else 0
     return ring + group * max(head_dim + EXTRA, MAX_PARTS) * 4 + queries

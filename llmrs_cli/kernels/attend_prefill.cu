@@ -2,7 +2,7 @@
 //
 // A block takes QUERIES consecutive queries of one sequence and one query head, and walks the pages that they see,
 // oldest first, with a running maximum (online softmax). Each warp holds 16 · M_TILES queries: their scores and
-// their sums live in registers; a page's keys and values pass through shared memory, copied two pages ahead.
+// their sums live in registers; a page's keys and values pass through shared memory, copied a page ahead.
 // The probabilities leave one mma as sums and enter the next as operands without leaving their registers.
 //
 // Tiles are numbered backwards so that the longest (latest) ones start first.
@@ -19,6 +19,7 @@
 #endif
 constexpr int QUERIES = WARPS * 16 * M_TILES;
 constexpr int PAGE_BYTES = PAGE * ROW_BYTES;
+constexpr int STAGES = LITTLE_SHARED && HEAD_DIM > 128 ? 1 : 2;  // of keys and values
 constexpr int D_TILES = HEAD_DIM / 8;
 constexpr int CHUNKS = HEAD_DIM / 8;  // 16-byte chunks of a row
 constexpr bool QUERIES_SHARED = HEAD_DIM > 128;  // large heads leave no registers for the queries
@@ -40,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
     HALF* out,                // (T, Hq · D)
     float scale,              // on q · k, times log2 e
     int sequences, int table_width, int heads, int kv_heads, int window) {
-    extern __shared__ __align__(16) u8 shared[];  // two stages of keys and values; queries, if shared
+    extern __shared__ __align__(16) u8 shared[];  // stages of keys and values; queries, if shared
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     allow_next();
     wait_for_previous();
@@ -80,7 +81,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
 
     // ---- queries ------------------------------------------------------------------------------------------
     u32 held[M_TILES][QUERIES_SHARED ? 1 : STEPS][4];
-    u8* mine = shared + 4 * PAGE_BYTES + warp * M_TILES * 16 * ROW_BYTES;
+    u8* mine = shared + 2 * STAGES * PAGE_BYTES + warp * M_TILES * 16 * ROW_BYTES;
     if constexpr (QUERIES_SHARED) {
         for (int chunk = lane; chunk < M_TILES * 16 * CHUNKS; chunk += 32) {
             const int r = chunk / CHUNKS, column = chunk % CHUNKS, row = first + warp * M_TILES * 16 + r;
@@ -121,10 +122,14 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
 
 #pragma unroll 1
     for (int page = first_page; page < pages; page++) {
-        const int stage = (page - first_page) & 1;
+        const int stage = (page - first_page) % STAGES;
+        if (STAGES == 1 && page > first_page) {
+            __syncthreads();  // nobody reads the page before any more
+            fetch(page, 0);
+        }
         copy_wait<0>();
         __syncthreads();
-        fetch(page + 1, stage ^ 1);
+        if (STAGES > 1) fetch(page + 1, stage ^ 1);
         const u32 k_tile = shared_address(shared) + stage * 2 * PAGE_BYTES, v_tile = k_tile + PAGE_BYTES;
         const int key0 = page * PAGE;
         if (key0 > own + 16 * M_TILES - 1) continue;  // all keys lie after this warp's queries

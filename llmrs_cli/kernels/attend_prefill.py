@@ -37,10 +37,11 @@ def unit(bf16: bool, head_dim: int, shape: PrefillShape) -> Unit:
     return Unit("attend_prefill", (("BF16", int(bf16)), ("HEAD_DIM", head_dim), *sizes))
 
 
-def shared_bytes(head_dim: int, shape: PrefillShape) -> int:
-    """Dynamic shared memory of a block: two pages of keys and values; large heads' queries too."""
-    row = head_dim * 2 + 16
-    return row * (4 * 64 + (shape.queries if head_dim > 128 else 0))
+def shared_bytes(head_dim: int, shape: PrefillShape, little: bool) -> int:
+    """Dynamic shared memory of a block: two pages of keys and values; large heads' queries too, and one page
+    where the GPU gives a block `little` (sm_86, sm_89, sm_120)."""
+    row, large = head_dim * 2 + 16, head_dim > 128
+    return row * ((2 if little and large else 4) * 64 + (shape.queries if large else 0))
 
 
 @cache
@@ -77,12 +78,14 @@ def attend_prefill(
     tiles: int,
     scale: float,
     window: int = 0,
+    little: bool = False,
     shape: PrefillShape | None = None,
 ) -> None:
     """Attention of every sequence that `first_tile` gives tiles to, `shape.queries` queries a tile.
 
     q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start and first_tile
     (S + 1,), out (T, Hq·D). `tiles` is at least the number of tiles; more only start empty blocks.
+    `little` as in `shared_bytes`.
     """
     _, heads, d = q.shape
     sequences, width = rows.size, tables.shape[1]
@@ -91,7 +94,7 @@ def attend_prefill(
         raise EngineFault(f"attend_prefill cannot serve heads of size {d}.")
     _kernel(bf16, heads, d, sequences, shape).launch(
         device,
-        Shape((heads, tiles, 1), (shape.warps * 32, 1, 1), shared_bytes(d, shape)),
+        Shape((heads, tiles, 1), (shape.warps * 32, 1, 1), shared_bytes(d, shape, little)),
         q, keys, values, tables, rows, contexts, query_start, first_tile, out,
         scale * math.log2(math.e), sequences, width, heads, keys.shape[1], window,
     )  # fmt: skip

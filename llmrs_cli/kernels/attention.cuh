@@ -9,6 +9,13 @@
 #define HEAD_DIM 128
 #endif
 
+// Blocks may take 99 KiB of shared memory on some GPUs, 160 and more on the others.
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ == 1200
+constexpr bool LITTLE_SHARED = true;
+#else
+constexpr bool LITTLE_SHARED = false;
+#endif
+
 constexpr int PAGE = 64;
 constexpr int STEPS = HEAD_DIM / 16;          // of an mma along a head
 constexpr int ROW_BYTES = HEAD_DIM * 2 + 16;  // of a shared tile; 16 odd: ldmatrix meets no bank twice

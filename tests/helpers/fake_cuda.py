@@ -28,7 +28,7 @@ VOCAB = 97
 """Ids that `drawn` gives."""
 CUDA_MODULES = tuple(
     f"llmrs_cli.engine.backends.cuda{part}"
-    for part in ("", "_memory", "_rows", "_draws", "_linear", "_fixed", "_upload")
+    for part in ("", "_memory", "_rows", "_draws", "_linear", "_dense", "_fixed", "_upload")
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""
 

@@ -64,10 +64,10 @@ def test_two_blocks_of_decode_attention_share_a_multiprocessor(head_dim: int, gr
 @pytest.mark.parametrize("arch", ["sm_86", "sm_89", "sm_120"])
 @pytest.mark.parametrize("group", [1, 16])
 def test_attention_fits_gpus_with_little_shared_memory(arch: str, group: int) -> None:
-    for head_dim in (64, 96, 128):
+    for head_dim in (64, 96, 128, 256):
         assert attend_decode.shared_bytes(head_dim, group, little=True) <= BLOCK_LIMITS[arch]
         shape = attend_prefill.shape_for(head_dim)
-        assert attend_prefill.shared_bytes(head_dim, shape) <= BLOCK_LIMITS[arch]
+        assert attend_prefill.shared_bytes(head_dim, shape, little=True) <= BLOCK_LIMITS[arch]
 
 
 @given(pages=st.lists(st.integers(0, 4000), min_size=1, max_size=300), shares=st.integers(1, 300))

@@ -19,30 +19,29 @@ import numpy as np
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays
 from llmrs_cli.engine.backends import cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
+from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear, widened
 from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_packed import (
+    KEEP_PACKED,
+    PackedLinear,
+    PackedProducts,
+    load_packed,
+    why_widened,
+)
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels import attend_decode, attend_prefill
-from llmrs_cli.kernels.catalog import model_units
+from llmrs_cli.kernels.catalog import model_units, packed_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.graphs import Graphs
-from llmrs_cli.kernels.linear_small import (
-    DEEP_SHARED,
-    MAX_NORM_TOKENS,
-    MAX_TOKENS,
-    Epilogue,
-    SmallPlan,
-    default_plan,
-    fits,
-    linear_small,
-)
+from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
@@ -71,6 +70,15 @@ class Scaled:
     headroom: float
 
 
+@dataclass(frozen=True, slots=True)
+class Projected:
+    """The qkv projection of a step whose decode attention turns it into queries, keys and values."""
+
+    qkv: Any
+    """(T, (Hq + 2·Hkv)·D) 16-bit"""
+    rotation: attend_decode.Rotation
+
+
 class CudaBackend(Backend):
     """One GPU."""
 
@@ -79,9 +87,19 @@ class CudaBackend(Backend):
     lookahead = 1
     sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=512, idle_budget=8192)
 
-    def __init__(self, ordinal: int = 0, deterministic: bool = False) -> None:
-        """`deterministic`: a token's bits do not depend on what runs beside it, at a cost that bench prints."""
+    def __init__(
+        self,
+        ordinal: int = 0,
+        deterministic: bool = False,
+        paths: Paths = MEASURED,
+        packed: bool = KEEP_PACKED,
+    ) -> None:
+        """`deterministic`: a token's bits do not depend on what runs beside it, at a cost that bench prints.
+
+        `packed`: 4-bit weights stay so where they can; else, and where bits are to be fixed, they are widened.
+        """
         self.deterministic = deterministic
+        self.packed = packed and not deterministic
         self.device = CudaDevice(ordinal, CubinCache(default_cache()))
         self._stream = cp.cuda.Stream(non_blocking=True)
         self._arena = Arena()
@@ -91,10 +109,13 @@ class CudaBackend(Backend):
         # Sizes here change with the rows that draw, and no recorded launch reads it.
         self._head_arena = Arena()
         self._fixed: FixedProducts | None = None
+        self._paths = paths
+        self._dense = DenseProducts(self.device, self._arena, self._gemm, paths)
         if deterministic:
             self._fixed = FixedProducts(self.device, self._gemm, self._arena, self._head_arena)
         self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
+        self._groups: set[int] = set()
         self._shares = self.device.multiprocessors
 
     # -- loading ------------------------------------------------------------------------------------
@@ -104,6 +125,11 @@ class CudaBackend(Backend):
             # All activations share one type; float16 only where the checkpoint says so or holds codes.
             dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in parts}
             self._bf16 = "float16" not in dtypes
+        # The embedding is also a table of rows, which is read as 16 bits.
+        if self.packed and name != "embedding" and why_widened(parts) is None:
+            packed = load_packed(self.device, parts, bias, self._bf16)
+            self._groups.add(packed.matrix.layout.group)
+            return packed
         if self.deterministic:  # one family of kernels: 16 bits
             parts = [widened(part) for part in parts]
         return load_linear(parts, bias, self._bf16)
@@ -116,9 +142,10 @@ class CudaBackend(Backend):
 
     def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
         # All at once and in parallel, rather than one by one in the first steps.
-        self.device.build(model_units(self._bf16 is not False, head_dim, self.device.loader.arch))
-        grid = attend_decode.grid_blocks(self.device.multiprocessors, head_dim)
-        self._shares = max(grid // kv_heads, 1)
+        bf16, arch = self._bf16 is not False, self.device.loader.arch
+        packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
+        self.device.build((*model_units(bf16, head_dim, arch), *packed))
+        self._shares = max(self._attention_blocks(head_dim) // kv_heads, 1)
         shape = blocks, kv_heads, PAGE, head_dim
         return [PagedKv(cp.zeros(shape, cp.uint16), cp.zeros(shape, cp.uint16)) for _ in range(layers)]
 
@@ -138,7 +165,7 @@ class CudaBackend(Backend):
         return cuda_sizes.workspace_bytes(model, limits, self.device.multiprocessors)
 
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
-        return cuda_sizes.weight_bytes(shape, "float16" if self.deterministic else form, nbytes)
+        return cuda_sizes.weight_bytes(shape, form if self.packed else "float16", nbytes)
 
     def free_bytes(self) -> int:
         free, _ = cp.cuda.runtime.memGetInfo()
@@ -168,6 +195,9 @@ class CudaBackend(Backend):
         geometry, tokens = layer.geometry, len(hidden.residual)
         qkv = self._take("qkv", tokens, layer.qkv.shape[0])
         self._norm_linear("store", hidden.residual, layer.attention_norm, geometry.eps, layer.qkv, qkv)
+        if self._turns_in_attention(step, geometry):
+            turn = attend_decode.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
+            return Projected(qkv, turn)
         q = self._arena.take("q", (tokens, geometry.heads, geometry.head_dim), cp.uint16)
         rope_store(
             self.device, self._is_bf16(layer.qkv), qkv, step.positions, step.slots, rope,
@@ -176,17 +206,15 @@ class CudaBackend(Backend):
         return q
 
     def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
-        assert isinstance(weight, CudaLinear)
         values, alpha = (x.values, 1 / x.headroom) if isinstance(x, Scaled) else (x, 1.0)
-        residual = hidden.residual
+        if isinstance(weight, PackedLinear):
+            self._packed_products.plain("add", values, weight, hidden.residual, alpha)
+            return
+        assert isinstance(weight, CudaLinear)
         if self._fixed is not None:
-            self._fixed.linear(values, weight, residual, weight.bias, accumulate=True, alpha=alpha)
-        elif len(values) <= MAX_TOKENS:
-            self._small("add", weight, residual, x=values, alpha=alpha)
+            self._fixed.linear(values, weight, hidden.residual, weight.bias, accumulate=True, alpha=alpha)
         else:
-            self._gemm(
-                weight.bf16, values, weight.weight, residual, weight.bias, accumulate=True, alpha=alpha
-            )
+            self._dense.plain("add", values, weight, hidden.residual, alpha)
 
     def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Scaled:
         out = self._take("activated", len(hidden.residual), layer.gate_up.shape[0] // 2)
@@ -213,41 +241,24 @@ class CudaBackend(Backend):
         rows: Array = None,
     ) -> None:
         """out = epilogue(linear(rms_norm(x))), of the tokens `rows` if given."""
+        if isinstance(weight, PackedLinear):
+            self._packed_products.normed(epilogue, x, norm, eps, weight, out, rows)
+            return
         assert isinstance(weight, CudaLinear)
-        count = len(out)
-        plan = self._plan(weight)
-        if self._fixed is not None:
-            self._fixed.norm_linear(epilogue, x, norm, eps, weight, out, rows)
-            return
-        if count <= MAX_NORM_TOKENS and fits(plan, count, x.shape[1], self.device.shared_limit):
-            self._small(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
-            return
-        normed = self._take("normed", count, x.shape[1])
-        rms_norm(self.device, weight.bf16, x, norm, eps, normed, rows)
-        if count <= MAX_TOKENS:
-            self._small(epilogue, weight, out, x=normed)
-        elif epilogue == "silu":
-            gate_up = self._take("gate_up", count, weight.shape[0])
-            self._gemm(weight.bf16, normed, weight.weight, gate_up, weight.narrow_bias)
-            silu_mul(self.device, weight.bf16, gate_up, out)
-        else:
-            bias = weight.bias if epilogue == "logits" else weight.narrow_bias
-            self._gemm(weight.bf16, normed, weight.weight, out, bias)
-
-    def _small(self, epilogue: Epilogue, weight: CudaLinear, out: Array, **source: Any) -> None:
-        plan = self._plan(weight)
-        linear_small(self.device, weight.bf16, plan, epilogue, weight.weight, out, bias=weight.bias, **source)
-
-    def _plan(self, weight: CudaLinear) -> SmallPlan:
-        return default_plan(*weight.shape, self.device.multiprocessors, self.device.shared_limit)
+        products = self._dense.normed if self._fixed is None else self._fixed.norm_linear
+        products(epilogue, x, norm, eps, weight, out, rows)
 
     def _take(self, name: str, tokens: int, width: int) -> Array:
         """16-bit activations (tokens, width) in the arena."""
         return self._arena.take(name, (tokens, width), cp.uint16)
 
+    @property
+    def _packed_products(self) -> PackedProducts:
+        return PackedProducts(self.device, self._arena, self._gemm)
+
     @staticmethod
     def _is_bf16(weight: Linear) -> bool:
-        assert isinstance(weight, CudaLinear)
+        assert isinstance(weight, CudaLinear | PackedLinear)
         return weight.bf16
 
     # -- primitive ops ------------------------------------------------------------------------------
@@ -258,14 +269,25 @@ class CudaBackend(Backend):
         return out
 
     def linear(self, x: Array, weight: Linear) -> Array:
-        assert isinstance(weight, CudaLinear)
         out = cp.empty((len(x), weight.shape[0]), cp.uint16)
+        if isinstance(weight, PackedLinear):
+            self._packed_products.plain("store", x, weight, out)
+            return out
+        assert isinstance(weight, CudaLinear)
         self._gemm(weight.bf16, x, weight.weight, out, weight.narrow_bias)
         return out
 
+    def _turns_in_attention(self, step: StepArrays, geometry: Geometry) -> bool:
+        """Whether the step is decode alone and its attention may take the qkv projection as it is."""
+        assert isinstance(step, CudaStep)
+        wanted = self._paths.rope_in_attention and not self.deterministic
+        return wanted and not step.tiles and attend_decode.rotates(geometry.head_dim)
+
     def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
         assert isinstance(step, CudaStep)
+        q, rotation = (q.qkv, q.rotation) if isinstance(q, Projected) else (q, None)
         d, sequences = geometry.head_dim, step.context_lens.size
+        little = self.device.shared_limit < DEEP_SHARED
         out = self._take("attended", len(q), geometry.heads * d)
         shared = (
             self.device, self._bf16 is not False, q, kv.keys, kv.values, step.block_tables, step.table_rows,
@@ -273,20 +295,26 @@ class CudaBackend(Backend):
         )  # fmt: skip
         window = geometry.window or 0
         if step.decodes:
-            blocks = attend_decode.grid_blocks(self.device.multiprocessors, d)
+            blocks = self._attention_blocks(d)
             slots = attend_decode.partial_slots(blocks, sequences, geometry.kv_heads)
             width = geometry.heads // geometry.kv_heads * (d + attend_decode.EXTRA)
             partials = self._arena.take("partials", (slots, width), cp.float32)
             arrivals = self._arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
             attend_decode.attend_decode(
                 *shared, step.first_page, out, partials, arrivals, blocks=blocks, scale=geometry.scale,
-                window=window, little=self.device.shared_limit < DEEP_SHARED,
+                window=window, little=little, rotation=rotation,
             )  # fmt: skip
         if step.tiles:
             attend_prefill.attend_prefill(
-                *shared, step.first_tile, out, tiles=step.tiles, scale=geometry.scale, window=window
-            )
+                *shared, step.first_tile, out, tiles=step.tiles, scale=geometry.scale, window=window,
+                little=little,
+            )  # fmt: skip
         return out
+
+    def _attention_blocks(self, head_dim: int) -> int:
+        """Of decode attention's grid."""
+        fit = attend_decode.grid_blocks(self.device.multiprocessors, head_dim)
+        return min(fit, self._paths.attention_blocks * self.device.multiprocessors or fit)
 
     def silu_mul(self, gate_up: Array) -> Scaled:
         bf16 = self._bf16 is not False

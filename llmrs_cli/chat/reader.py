@@ -154,6 +154,10 @@ def _bindings(pasted: list[str]) -> KeyBindings:
         pasted.append(text)
         event.current_buffer.insert_text(text)
 
+    @bindings.add("escape", *"[201~")
+    def _end_of_no_paste(event: KeyPressEvent) -> None:
+        """The end of a paste that had an end in its middle: no text."""
+
     @bindings.add("c-g")
     def _editor(event: KeyPressEvent) -> None:
         event.current_buffer.open_in_editor()

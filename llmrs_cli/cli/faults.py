@@ -8,9 +8,10 @@ disk, no memory); everything else is a fault of ours and gets an id that names t
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import click
@@ -19,6 +20,9 @@ from llmrs_cli.errors import ExitCode, LlmrsError
 
 DEBUG_VARIABLE = "LLMRS_DEBUG"
 """Set to 1, it adds the traceback to every error message."""
+
+SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "LLMRS_API_KEY")
+"""Variables whose values no traceback may show, whoever wrote them into an error."""
 
 _FULL_DISK = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -73,9 +77,28 @@ def explain(error: BaseException) -> Fault:
 
 def fault_id(error: BaseException) -> str:
     """Eight hex digits that are equal for equal faults: the exception's kind and the places it passed."""
+    import hashlib
+
     frames = traceback.extract_tb(error.__traceback__)
     places = [f"{os.path.basename(frame.filename)}:{frame.name}" for frame in frames]  # noqa: PTH119
     return hashlib.sha256("|".join([type(error).__name__, *places]).encode()).hexdigest()[:8]
+
+
+def debug_lines(error: BaseException, env: Mapping[str, str] | None = None) -> list[str]:
+    """The traceback of `error` without the secrets of `env` (the process's own by default)."""
+    text = "".join(traceback.format_exception(error))
+    for secret in _secrets(os.environ if env is None else env):
+        text = text.replace(secret, "***")
+    return text.splitlines()
+
+
+def _secrets(env: Mapping[str, str]) -> Iterator[str]:
+    from llmrs_cli.config import directories
+
+    yield from (env[name] for name in SECRETS if env.get(name))
+    with suppress(LlmrsError, OSError, ValueError):
+        if token := directories(env).token_file.read_text("utf-8").strip():
+            yield token
 
 
 def _usage_hint(error: click.UsageError) -> str | None:

@@ -10,7 +10,6 @@ import importlib
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from types import FrameType
@@ -20,7 +19,7 @@ import click
 
 from llmrs_cli import __version__
 from llmrs_cli.cli.control import clean
-from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, explain
+from llmrs_cli.cli.faults import DEBUG_VARIABLE, Fault, Terminated, debug_lines, explain
 from llmrs_cli.errors import ExitCode, UsageError, quoted
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def _print_fault(fault: Fault, error: BaseException) -> None:
     if fault.message is not None and fault.hint is not None:
         lines.append(f"       {clean(fault.hint)}")
     if lines and os.environ.get(DEBUG_VARIABLE, "") not in ("", "0"):
-        lines += "".join(traceback.format_exception(error)).splitlines()
+        lines += map(clean, debug_lines(error))
     if fault.exit_code == ExitCode.INTERRUPTED and sys.stderr.isatty():
         lines.insert(0, "")  # ends the line on which the terminal echoed ^C
     try:

@@ -38,6 +38,45 @@ def test_a_paste_that_was_deleted_is_forgotten_but_not_one_from_an_earlier_line(
     assert reader.read().pasted == ("@b",), "an earlier paste may come back through the history"
 
 
+def test_marks_of_a_paste_are_never_text(keys: PipeInput) -> None:
+    reader = Reader(None)
+    keys.send_text(paste("abc\x1b[201~def") + "ghi\r")
+    assert reader.read() == Typed("abcdefghi", ("abc",))
+    keys.send_text(paste("abc\x03d\x04e\x00f\x1b[31m") + "\r")
+    assert reader.read().text == "abc\x03d\x04e\x00f\x1b[31m", "keys in a paste are text"
+    keys.send_text(paste("gone\x1b[201~\x03x") + "\r")
+    assert reader.read().text == "x", "behind its end it is typed"
+
+
+def test_a_long_paste_arrives_whole_and_sends_nothing(keys: PipeInput) -> None:
+    reader = Reader(None)
+    text = "line of a paste\n" * 400
+    keys.send_text(paste(text) + "!\r")
+    assert reader.read() == Typed(text + "!", (text,))
+
+
+@pytest.mark.parametrize("key", ["\x07", "\x18\x05"], ids=["Ctrl-G", "Ctrl-X Ctrl-E"])
+def test_a_message_can_be_written_in_an_editor(
+    keys: PipeInput, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    program = tmp_path / "editor"
+    program.write_text("#!/bin/sh\nprintf 'one\\ntwo' > \"$1\"\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("VISUAL", str(program))
+    reader = Reader(None)
+    reader._session.default_buffer.on_text_changed += lambda buffer: (
+        keys.send_text("\r") if buffer.text == "one\ntwo" else None
+    )
+    keys.send_text("begun" + key)
+    assert reader.read().text == "one\ntwo"
+
+
+def test_vi_keys_edit_and_break_lines(keys: PipeInput) -> None:
+    reader = Reader(None, vi=True)
+    keys.send_text("abc\x1b0xiX\x1bA\x1b\rnext\r")
+    assert reader.read().text == "Xbc\nnext"
+
+
 def test_lines_that_go_on(keys: PipeInput) -> None:
     reader = Reader(None)
     keys.send_text('one\\\rtwo\r"""a\rb"""\rx\x1b\ry\r')

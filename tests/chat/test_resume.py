@@ -64,6 +64,15 @@ def test_a_saved_session_goes_on_from_its_tokens(engine: TextEngine) -> None:
     assert later.resume(Seen()).ids == whole.ids
 
 
+def test_it_goes_on_from_the_same_keys_and_values(engine: TextEngine) -> None:
+    """All blocks of 16 tokens but the last are still there."""
+    talk = session(engine, 40, 0.0)
+    talk.ask("A question that is long enough to fill a block or two.", Seen())
+    shown = talk.resume(Seen())
+    before = shown.figures.prompt_tokens
+    assert shown.figures.cached >= before - 2 * 16 > 0
+
+
 ABC, DE = piece_ids()["abc"], piece_ids()["de"]
 SMILE = byte_ids("😊")
 

@@ -34,7 +34,7 @@ FLAT = tuple(byte_id(ord(letter)) for letter in "0123456789")
 """After F, and after each of these, each of these and the end are equally likely."""
 
 
-def write_script_model(folder: Path) -> Path:
+def write_script_model(folder: Path, context: int = CONTEXT) -> Path:
     """Write the checkpoint into `folder` and return it."""
     known = SPECIALS | ADDED
     steps = [step for reply in ANSWERS.values() for step in reply]
@@ -51,7 +51,7 @@ def write_script_model(folder: Path) -> Path:
     table |= {last: {**dict.fromkeys(FLAT, 5.0), IM_END: 5.0} for last in (byte_id(ord("F")), *FLAT)}
     table[byte_id(ord("P"))] = {byte_id(0xC0 + i): 3.0 - i for i in range(6)}  # pieces of characters
     table |= {ids["Hello"]: {ids[" world"]: TOP}, ids[" world"]: {IM_END: TOP}}
-    ladder = Ladder(reply=reply, table=table, vocab=VOCAB, context=CONTEXT, chat_template=TEMPLATE)
+    ladder = Ladder(reply=reply, table=table, vocab=VOCAB, context=context, chat_template=TEMPLATE)
     return write_ladder(folder, ladder)
 
 

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,16 +85,30 @@ class Served:
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         return self.ask("GET", path, None, headers or {})
 
-    def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> Reply:
-        """`body` is sent as it is if it is bytes, else as JSON."""
+    def post(
+        self,
+        path: str,
+        body: Any,
+        headers: Mapping[str, str] | None = None,
+        begun: Callable[[], None] = lambda: None,
+    ) -> Reply:
+        """`body` is sent as it is if it is bytes, else as JSON; `begun` is called when the answer has begun."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.ask("POST", path, data, {**JSON, **(headers or {})})
+        return self.ask("POST", path, data, {**JSON, **(headers or {})}, begun)
 
-    def ask(self, method: str, path: str, data: bytes | None, headers: Mapping[str, str]) -> Reply:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        headers: Mapping[str, str],
+        begun: Callable[[], None] = lambda: None,
+    ) -> Reply:
         connection = self.connect()
         try:
             connection.request(method, path, data, dict(headers))
             response = connection.getresponse()
+            begun()
             return Reply(response.status, {k.lower(): v for k, v in response.getheaders()}, response.read())
         finally:
             connection.close()

@@ -21,7 +21,8 @@ from llmrs_cli.cli import serve as serve_command
 from llmrs_cli.cli.models import Chosen, model_named
 from llmrs_cli.cli.root import root
 from llmrs_cli.errors import ModelError
-from tests.helpers.served import Reply, Served, served, wait_until
+from tests.helpers.script_model import write_script_model
+from tests.helpers.served import PATIENCE, Reply, Served, served, wait_until
 
 ENDLESS = {
     "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "L"}],
@@ -31,12 +32,16 @@ ENDLESS = {
 }
 
 
+@pytest.fixture(scope="module")
+def long_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scripted checkpoint with room for an answer that outlasts any test."""
+    return write_script_model(tmp_path_factory.mktemp("long") / "script", context=4096)
+
+
 @pytest.fixture
-def own(script_model: Path, tmp_path: Path) -> Iterator[Served]:
+def own(long_model: Path, tmp_path: Path) -> Iterator[Served]:
     """A server of the test's own, that drains for a moment only."""
-    with served(
-        script_model, tmp_path, "--rows", "4", "--drain", "0.2", "--queue", "2", "--watchdog", "2"
-    ) as server:
+    with served(long_model, tmp_path, "--rows", "4", "--drain", "0.2", "--queue", "2") as server:
         yield server
 
 
@@ -47,14 +52,20 @@ class Asked(threading.Thread):
         super().__init__(daemon=True)
         self.server, self.body = server, body
         self.reply: Reply | None = None
+        self._begun = threading.Event()
         self.start()
 
     def run(self) -> None:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            self.reply = self.server.post("/v1/chat/completions", self.body)
+            self.reply = self.server.post("/v1/chat/completions", self.body, begun=self._begun.set)
+
+    def begun(self) -> Asked:
+        """Wait until its answer has begun."""
+        assert self._begun.wait(PATIENCE)
+        return self
 
     def wait(self) -> Reply:
-        self.join(60)
+        self.join(PATIENCE)
         assert self.reply is not None
         return self.reply
 
@@ -78,8 +89,15 @@ def child_of(server: Served) -> int:
     return child
 
 
-def running(server: Served) -> bool:
-    return server.metric("num_requests_running") > 0
+@contextlib.contextmanager
+def halted(server: Served) -> Iterator[None]:
+    """The engine stands still meanwhile: what is under way stays so, however slow the test is."""
+    child = child_of(server)
+    os.kill(child, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(child, signal.SIGCONT)
 
 
 def test_told_to_stop_when_idle_it_ends_well(own: Served) -> None:
@@ -96,20 +114,19 @@ def test_answers_under_way_and_those_that_wait_are_told_at_the_end(own: Served, 
     assert [one.error for one in asked] == ["shutting_down"] * 6
 
 
-def test_a_short_answer_ends_before_the_server_does(script_model: Path, tmp_path: Path) -> None:
-    with served(script_model, tmp_path) as server:
-        asked = Asked(server, {**ENDLESS, "max_tokens": 60})
-        wait_until(lambda: running(server))
-        server.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: server.process.poll() is not None or server.get("/health/ready").status == 503)
+def test_a_short_answer_ends_before_the_server_does(long_model: Path, tmp_path: Path) -> None:
+    with served(long_model, tmp_path, "--rows", "4", "--drain", "300") as server:
+        asked = Asked(server, {**ENDLESS, "max_tokens": 400}).begun()
+        with halted(server):
+            server.process.send_signal(signal.SIGTERM)
+            wait_until(lambda: server.get("/health/ready").status == 503)
         assert asked.wait().events[-1]["choices"][0]["finish_reason"] == "length"
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
-def test_a_second_signal_ends_it_at_once(script_model: Path, tmp_path: Path) -> None:
-    with served(script_model, tmp_path, "--drain", "300") as server:
-        asked = Asked(server, ENDLESS)
-        wait_until(lambda: running(server))
+def test_a_second_signal_ends_it_at_once(long_model: Path, tmp_path: Path) -> None:
+    with served(long_model, tmp_path, "--rows", "4", "--drain", "300") as server:
+        asked = Asked(server, ENDLESS).begun()
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: server.get("/health/ready").status == 503)
         assert server.stop() == 143
@@ -117,43 +134,45 @@ def test_a_second_signal_ends_it_at_once(script_model: Path, tmp_path: Path) -> 
 
 
 def test_a_killed_engine_is_told_and_ends_the_server(own: Served) -> None:
-    asked = Asked(own, ENDLESS)
-    wait_until(lambda: running(own))
+    asked = Asked(own, ENDLESS).begun()
     os.kill(child_of(own), signal.SIGKILL)
     assert asked.error == "engine_fault"
-    assert own.process.wait(60) == 8
+    assert own.process.wait(PATIENCE) == 8
     assert "llmrs: The engine's process ended unexpectedly." in own.errors.read_text()
 
 
-def test_an_engine_that_hangs_is_noticed(own: Served) -> None:
-    asked = Asked(own, ENDLESS)
-    wait_until(lambda: running(own))
-    os.kill(child_of(own), signal.SIGSTOP)
-    assert asked.error == "engine_fault"
-    assert own.process.wait(60) == 8
+def test_an_engine_that_hangs_is_noticed(long_model: Path, tmp_path: Path) -> None:
+    with served(long_model, tmp_path, "--rows", "4", "--watchdog", "1") as server:
+        asked = Asked(server, ENDLESS).begun()
+        os.kill(child_of(server), signal.SIGSTOP)
+        assert asked.error == "engine_fault"
+        assert server.process.wait(PATIENCE) == 8
 
 
 def test_its_processes_end_with_a_killed_server(own: Served) -> None:
     own.post("/v1/completions", {"prompt": "S", "structured_outputs": {"choice": ["a"]}})
     children = children_of(own)
     assert len(children) == 2
-    Asked(own, ENDLESS)
-    wait_until(lambda: running(own))
+    Asked(own, ENDLESS).begun()
     own.process.kill()
     own.process.wait()
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
 
 
 def test_more_than_may_wait_is_refused_and_the_rest_is_served(own: Served) -> None:
-    body = {**ENDLESS, "stream": False, "max_tokens": 100}
-    asked = [Asked(own, body) for _ in range(20)]
+    short = {**ENDLESS, "max_tokens": 20}
+    with halted(own):
+        asked = [Asked(own, short) for _ in range(20)]
+        wait_until(lambda: sum(not one.is_alive() for one in asked) == 14)
     replies = [one.wait() for one in asked]
-    assert {reply.status for reply in replies} == {200, 429}
+    assert sorted(reply.status for reply in replies) == [200] * 6 + [429] * 14  # four rows, two that wait
     for reply in replies:
         if reply.status == 429:
             assert reply.error["code"] == "overloaded"
             assert reply.headers["retry-after"] == "1"
-    assert own.post("/v1/chat/completions", body).status == 200
+        else:
+            assert reply.events[-1]["choices"][0]["finish_reason"] == "length"
+    assert own.post("/v1/chat/completions", short).status == 200
 
 
 def test_a_client_may_come_while_the_model_loads(script_model: Path, tmp_path: Path) -> None:

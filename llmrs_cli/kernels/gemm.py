@@ -38,11 +38,14 @@ class Problem:
     """float32 output"""
     bias: bool
     accumulate: bool
+    pitch: int
+    """Elements from one row of `out` to the next; N, or more where `out` is some columns of a matrix."""
 
     def __str__(self) -> str:
         """Key of the choice, and what `llmrs doctor --tuning` shows."""
         kind = f"{'bf16' if self.bf16 else 'f16'}{' to f32' if self.wide else ''}"
         extras = f"{' +bias' if self.bias else ''}{' +out' if self.accumulate else ''}"
+        extras += f" of {self.pitch}" if self.pitch != self.n else ""
         return f"cublaslt {self.m} x {self.n} x {self.k} {kind}{extras}"
 
 
@@ -94,11 +97,14 @@ class Gemm:
     ) -> None:
         """out = alpha · x · Wᵀ (+ bias) (+ out): x (M, K) and weight (N, K) 16-bit, out (M, N) 16-bit or float32.
 
-        bias (N,) has the type of `out`. Enqueued on CuPy's current stream.
+        bias (N,) has the type of `out`, which may be some columns of a larger matrix. Enqueued on CuPy's current
+        stream.
         """
         (m, k), n = x.shape, weight.shape[0]
         assert weight.shape[1] == k and out.shape == (m, n), (x.shape, weight.shape, out.shape)
-        problem = Problem(m, n, k, bf16, out.dtype == np.float32, bias is not None, accumulate)
+        wide, pitch = out.dtype == np.float32, out.strides[0] // out.itemsize if m > 1 else n
+        assert out.strides[1] == out.itemsize and pitch >= n, out.strides
+        problem = Problem(m, n, k, bf16, wide, bias is not None, accumulate, pitch)
         choice = self._choices.get(problem)
         if choice is None:
             choice = self._choose(problem, x, weight, bias, out)
@@ -134,8 +140,8 @@ class Gemm:
         layout = self._lt.matrix_layout_create
         weights = layout(narrow, problem.k, problem.n, problem.k)
         xs = layout(narrow, problem.k, problem.m, problem.k)
-        outs = layout(R_32F if problem.wide else narrow, problem.n, problem.m, problem.n)
-        scratch = cupy.zeros_like(out) if problem.accumulate else out
+        outs = layout(R_32F if problem.wide else narrow, problem.n, problem.m, problem.pitch)
+        scratch = cupy.zeros((problem.m, problem.pitch), out.dtype) if problem.accumulate else out
         if bias is not None:
             self._set(operation, self._lt.MatmulDescAttribute.BIAS_POINTER, bias.data.ptr, np.uint64)
         choices = [

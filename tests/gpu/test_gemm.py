@@ -40,6 +40,19 @@ def test_product(gemm: Gemm, bf16: bool, m: int, n: int, k: int) -> None:
     assert error(cp.asnumpy(wide), x64 @ w64.T + residual + bias) < 1e-5
 
 
+def test_product_goes_to_some_columns_of_a_matrix(gemm: Gemm) -> None:
+    rng = np.random.default_rng(1)
+    w, w64 = halves(rng.standard_normal((128, 96)), False)
+    x, x64 = halves(rng.standard_normal((40, 96)), False)
+    residual = rng.standard_normal((40, 512)).astype(np.float32)
+    out = cp.asarray(residual)
+    gemm(False, x, w, out[:, 192:320], accumulate=True)
+    found = cp.asnumpy(out)
+    assert error(found[:, 192:320], x64 @ w64.T + residual[:, 192:320]) < 1e-5
+    assert (found[:, :192] == residual[:, :192]).all()
+    assert (found[:, 320:] == residual[:, 320:]).all()
+
+
 def test_product_is_captured(gemm: Gemm) -> None:
     rng = np.random.default_rng(0)
     w, w64 = halves(rng.standard_normal((256, 128)), True)

@@ -25,7 +25,9 @@ from llmrs_cli.kernels.loader import Unit, spliced
 
 MODEL = Path(__file__).parent / "emulator"
 _FUNCTION = re.compile(r"^(?:template <[^\n]*>\s)?DEVICE [^\n]*(?:\}\n|\{\n(?:.*\n)*?\}\n)", re.MULTILINE)
-_ENTRY = re.compile(r'^extern "C" __global__ void __launch_bounds__\([^()]*\) (\w+)\(', re.MULTILINE)
+_ENTRY = re.compile(
+    r'^extern "C" __global__ void __launch_bounds__\([^()]*\) (\w+)\(|^KERNEL\((\w+),', re.MULTILINE
+)
 _SHARED = re.compile(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];")
 
 
@@ -49,7 +51,7 @@ def host(values: NDArray[Any]) -> HostArray:
 def for_cpu(source: str) -> str:
     """The source without the functions that hold inline assembly, and with an entry for each kernel."""
     plain = _FUNCTION.sub(lambda match: "" if "asm" in match.group() else match.group(), source)
-    entries = "".join(f"KERNEL_ENTRY({name})\n" for name in _ENTRY.findall(source))
+    entries = "".join(f"KERNEL_ENTRY({name or listed})\n" for name, listed in _ENTRY.findall(source))
     return '#include "cuda_on_cpu.hpp"\n' + _SHARED.sub(r"\1* \2 = (\1*)shared_memory;", plain) + entries
 
 
@@ -60,12 +62,21 @@ class EmulatedDevice:
     folder: Path
     hopper: bool = False
     """Whether sources see the instructions of sm_90a."""
+    arch: int = 0
+    """What `__CUDA_ARCH__` is, if not 0."""
     seed: int = 0
+    multiprocessors: int = 3
+    shared_limit: int = 227 << 10
     _libraries: dict[Unit, ctypes.CDLL] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if shutil.which("g++") is None:
             pytest.skip("no C++ compiler")
+
+    @property
+    def loader(self) -> Any:
+        """What says of which architecture it is."""
+        return SimpleNamespace(arch="sm_90a" if self.hopper else "sm_80")
 
     def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
         library = self._libraries.get(kernel.unit)
@@ -82,10 +93,11 @@ class EmulatedDevice:
         stem.with_suffix(".cpp").write_text(for_cpu(spliced(unit.stem)))
         options = [
             "-std=c++17",
-            "-O1",
+            "-O0",
             "-w",
             f"-I{MODEL}",
             *(f"-D{name}={value}" for name, value in unit.macros),
+            *([f"-DARCH={self.arch}"] if self.arch else []),
         ]
         library = stem.with_suffix(".so")
         command = ["g++", *options, *(["-DHOPPER"] if self.hopper else []), "-shared", "-fPIC"]

@@ -28,7 +28,7 @@ VOCAB = 97
 """Ids that `drawn` gives."""
 CUDA_MODULES = tuple(
     f"llmrs_cli.engine.backends.cuda{part}"
-    for part in ("", "_memory", "_rows", "_draws", "_linear", "_dense", "_fixed", "_upload")
+    for part in ("", "_memory", "_rows", "_draws", "_linear", "_dense", "_fixed", "_upload", "_packed")
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""
 
@@ -267,7 +267,7 @@ def fake_cupy() -> ModuleType:
 
 
 @contextmanager
-def cuda_backend(deterministic: bool = False) -> Iterator[Any]:
+def cuda_backend(deterministic: bool = False, packed: bool = False) -> Iterator[Any]:
     """A CudaBackend that runs on nothing; the real modules are back afterwards."""
     before = {name: sys.modules.pop(name, None) for name in ("cupy", "cupy.cuda", *CUDA_MODULES)}
     fake: Any = fake_cupy()
@@ -279,7 +279,7 @@ def cuda_backend(deterministic: bool = False) -> Iterator[Any]:
         made.CudaDevice, made.Gemm = Device, Gemm
         with tempfile.TemporaryDirectory() as folder:
             made.default_cache = made.default_folder = lambda: Path(folder)
-            yield made.CudaBackend(0, deterministic)
+            yield made.CudaBackend(0, deterministic, packed=packed)
     finally:
         for name, known in before.items():
             sys.modules.pop(name, None)

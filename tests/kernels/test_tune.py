@@ -126,14 +126,15 @@ def test_lines_come_in_the_order_of_their_keys(choices: dict[str, tuple[str, flo
 
 def test_a_product_has_a_key_of_its_own() -> None:
     keys = {
-        str(Problem(m, 8, 16, bf16, wide, bias, add))
+        str(Problem(m, 8, 16, bf16, wide, bias, add, pitch))
         for m in (1, 2)
         for bf16 in (True, False)
         for wide in (True, False)
         for bias in (True, False)
         for add in (True, False)
+        for pitch in (8, 24)
     }
-    assert len(keys) == 32
+    assert len(keys) == 64
     assert "cublaslt 1 x 8 x 16 bf16 to f32 +bias +out" in keys
 
 

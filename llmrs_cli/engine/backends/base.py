@@ -128,7 +128,8 @@ class Backend(ABC):
     def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
         """Stack `parts` (all of K columns) along N and reorder them for this backend's kernels.
 
-        `bias` has one entry per part; None stands for zeros. `name` appears in messages only.
+        `bias` has one entry per part; None stands for zeros. `name` is for messages, but for "embedding", whose
+        handle must serve `embed_ids` too.
         """
 
     @abstractmethod

@@ -22,6 +22,9 @@
 #define __launch_bounds__(...)
 #define __restrict__
 #undef __CUDA_ARCH__
+#ifdef ARCH
+#define __CUDA_ARCH__ ARCH
+#endif
 #ifdef HOPPER
 #define __CUDA_ARCH_FEAT_SM90_ALL 1
 #endif
@@ -65,6 +68,8 @@ struct Fibre {
     std::vector<u8> stack;
     dim3 index;
     bool done = false;
+    const Gathering* waits = nullptr;  // until it is no longer at `seen`
+    unsigned seen = 0;
     std::vector<std::vector<Copy>> groups;
     std::vector<Copy> open;
 };
@@ -95,7 +100,8 @@ template <class Work> void gather(Gathering& group, int place, void* given, Work
         group.generation++;
         return;
     }
-    for (const unsigned mine = group.generation; group.generation == mine;) yield();
+    self().waits = &group, self().seen = group.generation;
+    yield();
 }
 inline Gathering& my_warp() { return block.warps[threadIdx.x / 32]; }
 inline int my_lane() { return threadIdx.x % 32; }
@@ -103,7 +109,9 @@ inline int my_lane() { return threadIdx.x % 32; }
 inline void start() {
     threadIdx = self().index;
     block.body(block.argument);
-    if (!self().groups.empty() || !self().open.empty()) fail("ends with copies in flight");
+    for (const auto& group : self().groups)
+        if (!group.empty()) fail("ends with copies in flight");
+    if (!self().open.empty()) fail("ends with copies in flight");
     self().done = true;
     swapcontext(&self().context, &block.scheduler);
 }
@@ -142,13 +150,17 @@ inline void run_block(int threads, u64& seed) {
     }
     block.eager = seed >> 40 & 1;
     int living = threads;
-    for (i64 round = 0; living; round++) {
-        if (round > 10'000'000) fail("does not end");
+    for (bool moved = true; living;) {
+        if (!moved) fail("its threads wait for each other");
+        moved = false;
         for (int i : order) {
-            if (block.fibres[i].done) continue;
+            Fibre& fibre = block.fibres[i];
+            if (fibre.done || (fibre.waits && fibre.waits->generation == fibre.seen)) continue;
+            fibre.waits = nullptr;
             block.current = i;
             swapcontext(&block.scheduler, &block.fibres[i].context);
             living -= block.fibres[i].done;
+            moved = true;
         }
     }
 }
@@ -192,6 +204,9 @@ inline void __syncthreads() { gather(block.all, threadIdx.x, nullptr, [](void**)
 inline void __syncwarp() { gather(my_warp(), my_lane(), nullptr, [](void**) {}); }
 inline void __threadfence() {}
 inline int atomicAdd(int* at, int by) { const int old = *at; *at += by; return old; }
+template <class T> T __ldcg(const T* p) { return *p; }
+inline int __popc(u32 bits) { return __builtin_popcount(bits); }
+inline float exp2_fast(float x) { return std::exp2(x); }
 template <class T> T __shfl_sync(u32, T value, int from) {
     struct Given { T value; int from; T found; } mine{value, from, T()};
     gather(my_warp(), my_lane(), &mine, [](void** all) {
@@ -202,6 +217,16 @@ template <class T> T __shfl_sync(u32, T value, int from) {
     });
     return mine.found;
 }
+inline u32 __ballot_sync(u32, bool mine) {
+    struct Given { bool mine; u32 all; } given{mine, 0};
+    gather(my_warp(), my_lane(), &given, [](void** all) {
+        u32 bits = 0;
+        for (int i = 0; i < 32; i++) bits |= u32(static_cast<Given*>(all[i])->mine) << i;
+        for (int i = 0; i < 32; i++) static_cast<Given*>(all[i])->all = bits;
+    });
+    return given.all;
+}
+inline bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
 template <class T> T __shfl_xor_sync(u32 mask, T value, int by) { return __shfl_sync(mask, value, my_lane() ^ by); }
 
 // ---- 16-bit numbers -------------------------------------------------------------------------------------
@@ -250,6 +275,7 @@ inline u8* shared_at(u32 address, u32 size) {
     if (address % min(size, 16u)) fail("misaligned shared address");
     return shared_memory + address;
 }
+inline void prefetch(const void*) {}
 inline uint4 load_stream(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
 inline void land(const Copy& copy) {
     if (copy.valid) std::memcpy(copy.to, copy.from, 16);
@@ -305,18 +331,27 @@ inline void load_matrices(u32 (&r)[4], u32 address) {
             }
     });
 }
+inline void load_matrices_transposed(u32 (&r)[4], u32 address) {
+    MatrixGiven mine{address, r};
+    gather(my_warp(), my_lane(), &mine, [](void** all) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 8; i++) {
+                const u32 row = static_cast<MatrixGiven*>(all[i / 2 * 8 + lane % 4 * 2 + i % 2])->address;
+                auto* pair = reinterpret_cast<u8*>(static_cast<MatrixGiven*>(all[lane])->r + i / 2);
+                std::memcpy(pair + i % 2 * 2, shared_at(row, 16) + lane / 4 * 2, 2);
+            }
+    });
+}
 
 // wgmma reads its registers when it is issued and shared memory as late as it may: when it is waited for.
-struct Product { float* d; u32 a[4]; u64 x; bool add; };
-static int width;  // tokens of the products in flight
+struct Product { float* d; int sums; u32 a[4]; u64 x; bool add; };
 static std::vector<std::vector<Product>> in_flight(1024);
 inline void fence_for_wgmma() {}
 inline void wgmma_begin() {}
 inline void wgmma_end() {}
 template <int NT> void wgmma(float (&d)[NT][4], const u32 (&a)[4], u64 x, bool add) {
     if (x >> 62 != 1 || (x >> 32 & 0x3fff) != 64 || (x >> 49 & 7)) fail("a descriptor that the model does not know");
-    in_flight[threadIdx.x].push_back({&d[0][0], {a[0], a[1], a[2], a[3]}, x, add});
-    width = NT * 8;
+    in_flight[threadIdx.x].push_back({&d[0][0], NT * 4, {a[0], a[1], a[2], a[3]}, x, add});
 }
 // Element (n, k) of the 16 columns at the descriptor: 128 bytes a row, pieces of 16 bytes swizzled by address bits 7–9.
 inline float operand_at(u64 x, int n, int k) {
@@ -339,7 +374,7 @@ inline void wgmma_wait() {
                 for (int lane = 0; lane < 32; lane++) {
                     const Product& own = of(warp * 32 + lane)[which];
                     if (own.x != of(0)[which].x) fail("threads of a warpgroup disagree about an operand");
-                    for (int i = 0; i < width / 2; i++) {
+                    for (int i = 0; i < own.sums; i++) {
                         const int row = lane / 4 + i / 2 % 2 * 8, n = i / 4 * 8 + lane % 4 * 2 + i % 2;
                         float sum = own.add ? own.d[i] : 0.0f;
                         for (int k = 0; k < 16; k++) sum += a[row][k] * operand_at(own.x, n, k);

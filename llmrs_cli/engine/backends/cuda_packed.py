@@ -1,0 +1,269 @@
+"""4-bit weights that stay packed on the GPU: reordered while loading, multiplied by the kernels of `packed_plans`.
+
+What cannot stay packed is named by `why_widened` and goes the way of `cuda_linear`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cupy as cp
+import numpy as np
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.arrays import Array
+from llmrs_cli.engine.backends.cuda_linear import PAIR_ROWS, narrowed, offsets, stack_bias
+from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.handles import Vector
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
+from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels import packed_large, packed_plans, packed_small
+from llmrs_cli.kernels.dequantise import dequantise
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
+from llmrs_cli.kernels.marlin_layout import UNIT_ROWS, Layout, tile_group
+from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
+from llmrs_cli.kernels.repack import compare, repack
+from llmrs_cli.kernels.rms_norm import rms_norm
+from llmrs_cli.kernels.silu_mul import silu_mul
+
+KEEP_PACKED = False
+"""Whether 4-bit checkpoints stay packed unless a caller says otherwise: their kernels have yet to be measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLinear:
+    """A (N, K) matrix of 4-bit codes, with an optional bias."""
+
+    matrix: Packed4Matrix
+    bias: Any
+    """(N,) float32, or None"""
+    narrow_bias: Any
+    """the same as 16-bit patterns"""
+    bf16: bool
+    """Type of the activations"""
+    note: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.matrix.shape
+
+
+# -- loading ------------------------------------------------------------------------------------------------
+
+
+def why_widened(parts: Sequence[Weight]) -> str | None:
+    """Why these parts cannot stay packed as one matrix, in a few words; None if they can."""
+    packed = [part for part in parts if isinstance(part, Packed4)]
+    if len(packed) < len(parts):
+        return "not all of it 4-bit in its natural order"
+    group, columns = packed[0].group, packed[0].columns
+    if any(part.zeros is None for part in packed):
+        return "offsets instead of zeros"
+    if any(part.group != group for part in packed):
+        return "groups of different sizes"
+    if len(packed) == 2 and packed[0].shape == packed[1].shape and packed[0].shape[0] % PAIR_ROWS:
+        return f"pairs of {packed[0].shape[0]} rows"
+    if columns % 8 or tile_group(group, columns) is None:
+        return f"groups of {group} in {columns} columns"
+    if any(half_scales(part) is None for part in packed):
+        return "scales beyond float16"
+    return None
+
+
+def half_scales(part: Packed4) -> NDArray[np.float16] | None:
+    """The scales in float16, or None if that changes one."""
+    if part.scales.dtype == np.float16:
+        return part.scales  # type: ignore[return-value]
+    with np.errstate(over="ignore"):
+        narrow = part.scales.astype(np.float16)
+    return narrow if np.array_equal(narrow.astype(np.float32), part.scales) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Canonical:
+    """Codes of one matrix on the GPU, in their canonical order."""
+
+    codes: Any
+    """(N, K / 8) uint32"""
+    scales: Any
+    """(N, ceil(K/G)) uint16 bits of float16"""
+    zeros: Any
+    """(N, ceil(K/G)) uint16"""
+
+    def rows(self, chosen: slice) -> tuple[Any, Any, Any]:
+        return self.codes[chosen], self.scales[chosen], self.zeros[chosen]
+
+
+def load_packed(
+    device: CudaDevice, parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool
+) -> PackedLinear:
+    """Stack parts as `cuda_linear.load_linear` does, and reorder them on the GPU.
+
+    `why_widened` has found nothing against it. Raises EngineFault if a value of the result is not the source's.
+    """
+    packed = [part for part in parts if isinstance(part, Packed4)]
+    group, columns = packed[0].group, packed[0].columns
+    paired = len(packed) == 2 and packed[0].shape == packed[1].shape
+    own = tile_group(group, columns)
+    assert own is not None
+    layout = Layout(sum(part.shape[0] for part in packed), columns, own)
+    source = _upload(packed, layout.rows, paired)
+    shape = layout.unit_rows, layout.unit_columns, layout.unit_bytes // 4
+    matrix = Packed4Matrix(cp.empty(shape, cp.uint32), layout)
+    repack(device, bf16, *source.rows(slice(None)), group, matrix)
+    _prove(device, bf16, source, group, matrix)
+    stacked = stack_bias(packed, bias)
+    if paired and stacked is not None:
+        stacked = stacked.reshape(2, -1, PAIR_ROWS).transpose(1, 0, 2).reshape(-1)
+    return PackedLinear(
+        matrix=matrix,
+        bias=None if stacked is None else cp.asarray(stacked),
+        narrow_bias=None if stacked is None else cp.asarray(narrowed(stacked, bf16)),
+        bf16=bf16,
+        note=f"4 bit, groups of {group}, for {'bf16' if bf16 else 'f16'}",
+    )
+
+
+def _upload(parts: Sequence[Packed4], rows: int, paired: bool) -> _Canonical:
+    """All parts below one another, or two of them in turns of 8 rows."""
+    words, groups = parts[0].columns // 8, parts[0].scales.shape[1]
+    canonical = _Canonical(
+        cp.empty((rows, words), cp.uint32),
+        cp.empty((rows, groups), cp.uint16),
+        cp.empty((rows, groups), cp.uint16),
+    )
+    for index, (part, first) in enumerate(zip(parts, offsets(parts), strict=True)):
+        scales = half_scales(part)
+        assert scales is not None and part.zeros is not None
+        values: tuple[NDArray[Any], ...] = (
+            np.ascontiguousarray(part.codes).view(np.uint32),
+            np.ascontiguousarray(scales).view(np.uint16),
+            part.zeros.astype(np.uint16),
+        )
+        for whole, own in zip(canonical.rows(slice(None)), values, strict=True):
+            if paired:
+                target = whole.reshape(-1, 2, PAIR_ROWS, whole.shape[1])[:, index]
+                target[...] = cp.asarray(own).reshape(target.shape)
+            else:
+                whole[first : first + len(own)].set(own)
+    return canonical
+
+
+def _prove(device: CudaDevice, bf16: bool, source: _Canonical, group: int, matrix: Packed4Matrix) -> None:
+    """Every value that a kernel will read out of the tiles is the source's."""
+    wrong = cp.zeros(1, cp.int32)
+    for rows in slabs(*matrix.shape):
+        values = cp.empty((rows.stop - rows.start, matrix.shape[1]), cp.uint16)
+        dequantise(device, bf16, matrix, values, first=rows.start)
+        compare(device, bf16, *source.rows(rows), group, values, wrong)
+    count = int(cp.asnumpy(wrong)[0])
+    if count:
+        raise EngineFault(
+            f"{count} of the 4-bit weights of a {matrix.shape} matrix changed while they were reordered.",
+            hint="The GPU or its memory may be faulty. Try again, or use --device cpu.",
+        )
+
+
+def slabs(rows: int, columns: int) -> Iterator[slice]:
+    """Runs of whole units of rows whose 16-bit values take at most SLAB_BYTES (or one unit)."""
+    height = max(packed_plans.SLAB_BYTES // (2 * columns) // UNIT_ROWS, 1) * UNIT_ROWS
+    for first in range(0, rows, height):
+        yield slice(first, min(first + height, rows))
+
+
+# -- products -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PackedProducts:
+    """Products with packed weights: which kernel serves how many tokens. Its buffers are the arena's."""
+
+    device: CudaDevice
+    arena: Arena
+    gemm: Gemm
+
+    def normed(
+        self,
+        epilogue: Epilogue,
+        x: Array,
+        norm: Vector,
+        eps: float,
+        weight: PackedLinear,
+        out: Array,
+        rows: Array = None,
+    ) -> None:
+        """out = epilogue(linear(rms_norm(x))): x (T, K) float32, of the tokens `rows` (M,) if given."""
+        m, k = len(out), x.shape[1]
+        if m <= packed_small.MAX_TOKENS and self._norm_fits(weight, m):
+            self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
+            return
+        values = self.arena.take("normed", (m, k), cp.uint16)
+        rms_norm(self.device, weight.bf16, x, norm, eps, values, rows)
+        self.plain(epilogue, values, weight, out)
+
+    def plain(
+        self, epilogue: Epilogue, x: Array, weight: PackedLinear, out: Array, alpha: float = 1.0
+    ) -> None:
+        """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit."""
+        if len(x) <= packed_small.MAX_TOKENS:
+            self._few(epilogue, weight, out, x=x, alpha=alpha)
+        elif len(x) <= packed_plans.TILE_TOKENS[self._hopper]:
+            self._more(epilogue, weight, x, out, alpha)
+        elif epilogue == "silu":
+            gate_up = self.arena.take("gate_up", (len(x), weight.shape[0]), cp.uint16)
+            self._by_slabs("store", weight, x, gate_up, alpha)
+            silu_mul(self.device, weight.bf16, gate_up, out)
+        else:
+            self._by_slabs(epilogue, weight, x, out, alpha)
+
+    @property
+    def _hopper(self) -> bool:
+        return self.device.loader.arch == packed_plans.HOPPER
+
+    @property
+    def _deep(self) -> bool:
+        return self.device.shared_limit >= DEEP_SHARED
+
+    def _stream_plan(self, weight: PackedLinear) -> packed_small.StreamPlan:
+        group = weight.matrix.layout.group
+        return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep)
+
+    def _norm_fits(self, weight: PackedLinear, m: int) -> bool:
+        layout = weight.matrix.layout
+        needed = packed_small.shared_bytes(self._stream_plan(weight), layout, m, normed=True)
+        return needed <= self.device.shared_limit
+
+    def _few(self, epilogue: Epilogue, weight: PackedLinear, out: Array, **source: Any) -> None:
+        plan = self._stream_plan(weight)
+        scratch = self._scratch(*packed_small.scratch_sizes(plan, weight.matrix.layout))
+        packed_small.packed_small(
+            self.device, weight.bf16, plan, epilogue, weight.matrix, out, scratch, bias=weight.bias, **source
+        )
+
+    def _more(self, epilogue: Epilogue, weight: PackedLinear, x: Array, out: Array, alpha: float) -> None:
+        m, layout = len(x), weight.matrix.layout
+        plan = packed_plans.tile_plan(self.device.multiprocessors, m, layout.group, self._deep, self._hopper)
+        scratch = self._scratch(*packed_large.scratch_sizes(plan, layout, m))
+        packed_large.packed_large(
+            self.device, weight.bf16, plan, epilogue, weight.matrix, out, scratch,
+            x=x, bias=weight.bias, alpha=alpha,
+        )  # fmt: skip
+
+    def _by_slabs(self, epilogue: Epilogue, weight: PackedLinear, x: Array, out: Array, alpha: float) -> None:
+        bias = weight.narrow_bias if epilogue == "store" else weight.bias
+        for rows in slabs(*weight.shape):
+            shape = rows.stop - rows.start, weight.shape[1]
+            slab = self.arena.take("slab", (shape[0] * shape[1],), cp.uint16).reshape(shape)
+            dequantise(self.device, weight.bf16, weight.matrix, slab, first=rows.start)
+            own = None if bias is None else bias[rows]
+            self.gemm(weight.bf16, x, slab, out[:, rows], own, accumulate=epilogue == "add", alpha=alpha)
+
+    def _scratch(self, partials: int, arrivals: int) -> Scratch:
+        return Scratch(
+            self.arena.take("packed partials", (max(partials, 1),), cp.float32),
+            self.arena.take("packed arrivals", (max(arrivals, 1),), cp.int32),
+        )

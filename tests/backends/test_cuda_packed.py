@@ -1,0 +1,195 @@
+"""4-bit weights of the CUDA backend: loading, what is widened and why, and which kernel serves how many tokens.
+
+CuPy's names stand over NumPy, and a CPU runs the kernels; cuBLASLt is played by NumPy's product.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
+from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels import packed_plans
+from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
+from tests.helpers.canonical import dense, packed4, packed8
+from tests.helpers.emulate import EmulatedDevice, host
+from tests.helpers.fake_cuda import cuda_backend
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDevice:
+    return EmulatedDevice(tmp_path_factory.mktemp("emulated"), hopper=True)
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Any]:
+    """The module under test, imported under CuPy's names."""
+    with cuda_backend(packed=True) as backend:
+        module: Any = sys.modules["llmrs_cli.engine.backends.cuda_packed"]
+        module.arena = backend._arena
+        yield module
+
+
+def weight(rows: int, columns: int = 200, group: int = 64, seed: int = 0) -> Packed4:
+    return packed4(np.random.default_rng(rows + seed), rows, columns, group)
+
+
+def multiply(bf16: bool, x: Any, w: Any, out: Any, bias: Any, accumulate: bool, alpha: float) -> None:
+    """cuBLASLt, for float16."""
+    assert not bf16
+    wide = x.view(np.float16).astype(np.float32) @ w.view(np.float16).astype(np.float32).T * alpha
+    narrow = out.dtype == np.uint16
+    if bias is not None:
+        wide += bias.view(np.float16).astype(np.float32) if narrow else bias
+    if narrow:
+        out[...] = wide.astype(np.float16).view(np.uint16)
+    else:
+        out[...] = wide + (out if accumulate else 0)
+
+
+# -- loading ------------------------------------------------------------------------------------------------
+
+
+def tiles_of(parts: list[Packed4], order: NDArray[np.intp]) -> NDArray[np.uint8]:
+    codes, scales, zeros = (
+        np.concatenate([getattr(part, name) for part in parts])[order]
+        for name in ("codes", "scales", "zeros")
+    )
+    return pack(codes, scales, zeros, parts[0].group, parts[0].columns)
+
+
+def test_parts_are_stacked_and_reordered(room: Any, device: EmulatedDevice) -> None:
+    parts = [weight(70), weight(24), weight(10)]
+    bias = [Dense(np.arange(70, dtype=np.float32)), None, Dense(np.ones(10, np.float16))]
+    made = room.load_packed(device, parts, bias, False)
+    assert made.shape == (104, 200)
+    assert np.array_equal(made.matrix.units.view(np.uint8), tiles_of(parts, np.arange(104)))
+    assert made.bias.tolist() == [*range(70), *[0] * 24, *[1] * 10]
+    assert made.narrow_bias.view(np.float16).tolist() == made.bias.tolist()
+    assert made.note == "4 bit, groups of 64, for f16"
+
+
+def test_gate_and_up_take_turns_of_eight_rows(room: Any, device: EmulatedDevice) -> None:
+    parts = [weight(40), weight(40, seed=1)]
+    made = room.load_packed(device, parts, [None, Dense(np.arange(40, dtype=np.float32))], False)
+    order = np.arange(80).reshape(2, 5, 8).transpose(1, 0, 2).reshape(-1)
+    assert np.array_equal(made.matrix.units.view(np.uint8), tiles_of(parts, order))
+    assert made.bias.reshape(5, 2, 8)[:, 0].tolist() == [[0] * 8] * 5
+    assert made.bias.reshape(5, 2, 8)[:, 1].reshape(-1).tolist() == list(range(40))
+
+
+def test_a_code_that_changed_is_found(
+    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = room.repack
+
+    def broken(device: Any, bf16: bool, codes: Any, scales: Any, zeros: Any, group: int, out: Any) -> None:
+        honest(device, bf16, codes, scales, zeros, group, out)
+        out.units.reshape(-1)[5] ^= 1 << 9
+
+    monkeypatch.setattr(room, "repack", broken)
+    with pytest.raises(EngineFault, match=r"1 of the 4-bit weights of a \(70, 200\) matrix"):
+        room.load_packed(device, [weight(70)], [None], False)
+
+
+def scaled(part: Packed4, scales: NDArray[np.float32]) -> Packed4:
+    return Packed4(part.codes, scales, part.zeros, part.offsets, part.group, part.columns)
+
+
+RNG = np.random.default_rng(0)
+WIDENED: dict[str, list[Weight]] = {
+    "not all of it 4-bit": [weight(16), dense(RNG, 16, 200)],
+    "not all": [packed8(RNG, 16, 64)],
+    "offsets": [packed4(RNG, 16, 64, 32, offsets=True)],
+    "different sizes": [weight(16), weight(24, group=32)],
+    "groups of 16": [weight(16, group=16)],
+    "in 100 columns": [weight(16, columns=100)],
+    "pairs of 12 rows": [weight(12), weight(12)],
+    "beyond float16": [scaled(weight(16), np.full((16, 4), 1 / 3, np.float32))],
+    "float16": [scaled(weight(16), np.full((16, 4), 1e6, np.float32))],
+}
+
+
+@pytest.mark.parametrize("reason", WIDENED)
+def test_what_cannot_stay_packed_is_named(room: Any, reason: str) -> None:
+    assert reason in room.why_widened(WIDENED[reason])
+
+
+def test_float32_scales_that_are_halves_stay_packed(room: Any, device: EmulatedDevice) -> None:
+    part = weight(16)
+    wide = scaled(part, part.scales.astype(np.float32))
+    assert room.why_widened([wide]) is None
+    made = room.load_packed(device, [wide], [None], False)
+    assert unpack(made.matrix.units.view(np.uint8), 64, 16, 200)[1].tolist() == part.scales.tolist()
+
+
+# -- products -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("m", "bound"), [(3, 1e-5), (20, 1e-5), (1030, 5e-4)])
+def test_every_number_of_tokens_has_its_kernel(
+    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, m: int, bound: float
+) -> None:
+    monkeypatch.setattr(packed_plans, "SLAB_BYTES", 30_000)  # several slabs of 64 rows
+    part = weight(144)
+    bias = RNG.standard_normal(144).astype(np.float32)
+    made = room.load_packed(device, [part], [Dense(bias)], False)
+    x = host(RNG.standard_normal((m, 200)).astype(np.float16))
+    products = room.PackedProducts(device, room.arena, multiply)
+    out = host(np.ones((m, 144), np.float32))
+    products.plain("add", x.view(np.uint16), made, out, alpha=2.0)
+    wanted = 2 * x.astype(np.float64) @ part.dequantise().T + bias + 1
+    assert np.linalg.norm(out - wanted) < bound * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("m", [2, 12])
+def test_the_norm_comes_first(room: Any, device: EmulatedDevice, m: int) -> None:
+    part = weight(144)
+    made = room.load_packed(device, [part], [None], False)
+    x, norm = RNG.standard_normal((m + 1, 200)).astype(np.float32), RNG.standard_normal(200)
+    rows = host(np.arange(m, 0, -1, dtype=np.int32))
+    out = host(np.zeros((m, 144), np.float32))
+    products = room.PackedProducts(device, room.arena, multiply)
+    products.normed(
+        "logits", host(x), host(norm.astype(np.float32)), 1e-6, made, out, rows
+    )  # fmt: skip
+    picked = x[rows].astype(np.float64)
+    normed = picked / np.sqrt((picked**2).mean(axis=1, keepdims=True) + 1e-6) * norm
+    wanted = normed @ part.dequantise().T
+    assert np.linalg.norm(out - wanted) < 1e-3 * np.linalg.norm(wanted)
+
+
+def test_the_backend_keeps_packed_what_it_may_and_builds_its_kernels() -> None:
+    with cuda_backend(packed=True) as backend:
+        kinds = {}
+        for name, part in (
+            ("layer 0 o", weight(64)),
+            ("embedding", weight(64)),
+            ("head", dense(RNG, 64, 200)),
+        ):
+            kinds[name] = type(backend.prepare_linear([part], [None], name)).__name__
+        assert kinds == {"layer 0 o": "PackedLinear", "embedding": "CudaLinear", "head": "CudaLinear"}
+        backend.alloc_kv(1, 1, 2, 64)
+        assert {"packed_small", "packed_large", "dequantise", "repack"} <= {
+            u.stem for u in backend.device.built
+        }
+
+
+def test_nothing_stays_packed_unless_asked() -> None:
+    with cuda_backend() as backend:
+        assert type(backend.prepare_linear([weight(64)], [None], "layer 0 o")).__name__ == "CudaLinear"
+        backend.alloc_kv(1, 1, 2, 64)
+        assert "packed_small" not in {u.stem for u in backend.device.built}
+
+
+def test_slabs_are_whole_units(room: Any) -> None:
+    found = list(room.slabs(1000, 18944))
+    assert [(part.start, part.stop) for part in found] == [(0, 832), (832, 1000)]
+    assert list(room.slabs(10, 10**9)) == [slice(0, 10)]
+    assert Layout(1000, 18944, 128).padded == (1024, 18944)

@@ -18,7 +18,7 @@ import click
 
 from llmrs_cli import __version__
 from llmrs_cli.cli.bench_names import NAMES
-from llmrs_cli.cli.models import choose, choose_device, model_named
+from llmrs_cli.cli.models import asked_memory, choose, choose_device, free_bytes, model_named
 from llmrs_cli.cli.options import ModelOptions, model_options
 from llmrs_cli.cli.parameters import FiniteRange
 from llmrs_cli.cli.terminal import Terminal
@@ -163,7 +163,8 @@ def command(
     Scenarios go through the engine as chat and batch use it: single (one request of 256 + 128 tokens, and first
     tokens), throughput (256 requests, 64 of them running, then all), prefill (16 prompts of 2,048), mixed (lengths
     and arrivals as in use), sampled against greedy, long (a context of 32k), prefix (a shared system prompt),
-    startup (a process until its first token), profile (where a step's time goes); all of them but the last two: all.
+    startup (a process until its first token), deterministic (what fixed bits cost), profile (where a step's time
+    goes); all of them but the last three: all.
 
     \b
       llmrs bench smollm2-135m
@@ -175,9 +176,12 @@ def command(
     if scenarios:
         from llmrs_cli.cli.bench_scenarios import Choice, run
 
-        run(checkpoint, Choice(name, device, scenarios, scale, repeats, random_weights), terminal, as_json)
+        memory = asked_memory(model, free_bytes(device))
+        choice = Choice(name, device, scenarios, scale, repeats, random_weights, memory, model.deterministic)
+        run(checkpoint, choice, terminal, as_json)
         return ExitCode.OK
-    load = _Plan(batches, prompt_tokens, tokens, repeats)
+    memory = asked_memory(model, free_bytes(device))
+    load = _Plan(batches, prompt_tokens, tokens, repeats, memory, model.deterministic)
     report = _measure(checkpoint, name, device, load, random_weights, terminal)
     if as_json:
         terminal.data(json.dumps(asdict(report)))
@@ -193,6 +197,8 @@ class _Plan:
     prompt: int
     answer: int
     repeats: int
+    memory: int | None
+    deterministic: bool
 
 
 def _checkpoint(model: ModelOptions, random_weights: bool, terminal: Terminal) -> tuple[str, Checkpoint, str]:
@@ -256,9 +262,10 @@ def _measure(
         status.say(f"Loading {name}")
         engine = open_engine(
             checkpoint,
-            open_backend(device),
+            open_backend(device, deterministic=plan.deterministic),
             context=plan.prompt + plan.answer,
             rows=max(plan.batches),
+            memory=plan.memory,
             progress=status.update,
         )
         with closing(engine):

@@ -2,4 +2,6 @@
 
 LOADS = ("single", "throughput", "prefill", "mixed", "sampled", "long", "prefix")
 """Keys of `bench.scenarios.SCENARIOS`."""
-NAMES = (*LOADS, "startup", "profile", "all")
+ALONE = ("startup", "deterministic")
+"""What opens engines of its own, and so runs before the others."""
+NAMES = (*LOADS, *ALONE, "profile", "all")

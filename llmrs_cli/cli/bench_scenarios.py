@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from llmrs_cli import __version__
-from llmrs_cli.cli.bench_names import LOADS
+from llmrs_cli.cli.bench_names import ALONE, LOADS
 from llmrs_cli.cli.terminal import Terminal
 
 if TYPE_CHECKING:
+    from llmrs_cli.bench.workplace import Workplace
+    from llmrs_cli.cli.status import Status
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 PROFILED = (1, 64)
@@ -31,6 +33,8 @@ class Choice:
     scale: float
     repeats: int
     random_weights: bool
+    memory: int | None
+    deterministic: bool
 
 
 def run(checkpoint: Checkpoint, choice: Choice, terminal: Terminal, as_json: bool) -> None:
@@ -40,6 +44,7 @@ def run(checkpoint: Checkpoint, choice: Choice, terminal: Terminal, as_json: boo
         "model": choice.model,
         "device": choice.device,
         "random_weights": choice.random_weights,
+        "deterministic": choice.deterministic,
         "scale": choice.scale,
         "repeats": choice.repeats,
         "machine": platform.platform(),
@@ -52,40 +57,72 @@ def run(checkpoint: Checkpoint, choice: Choice, terminal: Terminal, as_json: boo
 
 def measure(checkpoint: Checkpoint, choice: Choice, terminal: Terminal) -> dict[str, dict[str, Any]]:
     """Figures by scenario."""
-    from llmrs_cli.bench.profile import profile
-    from llmrs_cli.bench.scenarios import SCENARIOS
-    from llmrs_cli.bench.startup import startup
-    from llmrs_cli.bench.workplace import Workplace
-    from llmrs_cli.engine.backends.registry import open_backend
-
-    names = dict.fromkeys(
-        name for chosen in choice.scenarios for name in (LOADS if chosen == "all" else (chosen,))
+    names = list(
+        dict.fromkeys(
+            name for chosen in choice.scenarios for name in (LOADS if chosen == "all" else (chosen,))
+        )
     )
     found: dict[str, dict[str, Any]] = {}
     with terminal.working(f"Loading {choice.model}") as status:
+        # Before this process takes memory of the device for itself.
         if "startup" in names:
-            # Before this process takes memory of the device for itself.
-            found["startup"] = startup(
-                checkpoint,
-                choice.device,
-                choice.repeats,
-                random_weights=choice.random_weights,
-                say=status.say,
-            )
-        if set(names) == {"startup"}:
-            return found
-        with closing(open_backend(choice.device)) as backend:
-            place = Workplace(checkpoint, backend, choice.scale, choice.repeats, status.update)
-            for name in names:
-                status.say(f"Measuring {name}")
-                if name == "profile":
-                    found[name] = {
-                        f"rows_{rows}": profile(place, rows, place.scaled(PROFILE_PROMPT))
-                        for rows in dict.fromkeys(place.scaled(rows) for rows in PROFILED)
-                    }
-                elif name != "startup":
-                    found[name] = SCENARIOS[name](place)
+            found["startup"] = _startup(checkpoint, choice, status)
+        if "deterministic" in names:
+            found["deterministic"] = _cost_of_determinism(checkpoint, choice, status)
+        if rest := [name for name in names if name not in ALONE]:
+            with _place(checkpoint, choice, choice.deterministic, status) as place:
+                for name in rest:
+                    status.say(f"Measuring {name}")
+                    found[name] = _scenario(name, place)
     return found
+
+
+@contextmanager
+def _place(
+    checkpoint: Checkpoint, choice: Choice, deterministic: bool, status: Status
+) -> Iterator[Workplace]:
+    from llmrs_cli.bench.workplace import Workplace
+    from llmrs_cli.engine.backends.registry import open_backend
+
+    with closing(open_backend(choice.device, deterministic=deterministic)) as backend:
+        yield Workplace(checkpoint, backend, choice.scale, choice.repeats, status.update, choice.memory or 0)
+
+
+def _scenario(name: str, place: Workplace) -> dict[str, Any]:
+    from llmrs_cli.bench.profile import profile
+    from llmrs_cli.bench.scenarios import SCENARIOS
+
+    if name != "profile":
+        return SCENARIOS[name](place)
+    prompt = place.scaled(PROFILE_PROMPT)
+    return {
+        f"rows_{rows}": profile(place, rows, prompt)
+        for rows in dict.fromkeys(place.scaled(rows) for rows in PROFILED)
+    }
+
+
+def _startup(checkpoint: Checkpoint, choice: Choice, status: Status) -> dict[str, Any]:
+    from llmrs_cli.bench.startup import startup
+
+    return startup(
+        checkpoint, choice.device, choice.repeats, random_weights=choice.random_weights, say=status.say
+    )
+
+
+def _cost_of_determinism(checkpoint: Checkpoint, choice: Choice, status: Status) -> dict[str, Any]:
+    """Single requests and crowds with bits that may differ and with fixed ones."""
+    found: dict[str, Any] = {}
+    for kind, deterministic in (("usual", False), ("fixed", True)):
+        status.say(f"Measuring {kind} bits")
+        with _place(checkpoint, choice, deterministic, status) as place:
+            single, crowds = _scenario("single", place), _scenario("throughput", place)
+        found[kind] = {
+            "token_ms": single["token_ms"],
+            **{f"{name}_tokens_per_s": crowd["tokens_per_s"] for name, crowd in crowds.items()},
+        }
+    usual, fixed = found["usual"], found["fixed"]
+    ratios = {name: fixed[name] / usual[name] for name in usual}
+    return {**found, "times_as_much": ratios}
 
 
 def describe(report: Mapping[str, Any]) -> Iterator[str]:

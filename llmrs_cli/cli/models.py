@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from llmrs_cli.text.generate import TextEngine
 
 
+MOST_SHARE = 0.97
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A model on this machine and the device that will run it."""
@@ -32,6 +35,9 @@ class Chosen:
     """As asked for, in tokens."""
     commit: str | None = None
     """Of the repository that the model came from."""
+    memory: int | None = None
+    """Bytes for weights, workspace and KV cache; None: most of what is free."""
+    deterministic: bool = False
 
     def __str__(self) -> str:
         """For people: name, pinned commit and device."""
@@ -62,7 +68,21 @@ def choose(options: ModelOptions, terminal: Terminal, *, runs: bool = True) -> C
     access = HubAccess.from_environment(offline=settings.offline.value)
     check = fit_check(name.text, free=free, context=settings.context.value)
     found = locate(name, access, Fetching(terminal), check if runs else None)
-    return Chosen(name, found.path, device, settings.context.value, found.commit)
+    return Chosen(
+        name,
+        found.path,
+        device,
+        settings.context.value,
+        found.commit,
+        asked_memory(options, free),
+        options.deterministic,
+    )
+
+
+def asked_memory(options: ModelOptions, free: int) -> int | None:
+    """Bytes that were asked for; a share is one of the `free` ones, of which a device needs some for itself."""
+    asked = options.gpu_memory
+    return int(min(asked, MOST_SHARE) * free) if isinstance(asked, float) else asked
 
 
 def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:
@@ -72,7 +92,13 @@ def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> Text
 
     with terminal.working(f"Loading {chosen.name.text}") as bar:
         engine = TextEngine.open(
-            chosen.path, device=chosen.device, context=chosen.context, rows=rows, progress=bar.update
+            chosen.path,
+            device=chosen.device,
+            context=chosen.context,
+            rows=rows,
+            memory=chosen.memory,
+            deterministic=chosen.deterministic,
+            progress=bar.update,
         )
     for note in (notice_of(chosen.device), *engine.notes):
         if note is not None:

@@ -1,6 +1,6 @@
 """Groups of options that arrive in a command as one frozen value each.
 
-    @model_options      MODEL or -m, --device, --ctx, --rows, --offline, --revision   →  model: ModelOptions
+    @model_options      MODEL or -m, --device, --ctx, --rows, --gpu-memory, …         →  model: ModelOptions
     @sampling_options   how an answer is drawn                                        →  sampling: Sampling
     @quiet_option       -q                                                            →  quiet: bool
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmrs_cli.cli import complete
-from llmrs_cli.cli.parameters import AliasedOption, FiniteRange, bias, device, some_text, tokens
+from llmrs_cli.cli.parameters import AliasedOption, FiniteRange, bias, device, memory, some_text, tokens
 from llmrs_cli.engine.types import BIAS_LIMIT, MAX_SEED, MAX_TEMPERATURE
 from llmrs_cli.errors import UsageError
 
@@ -43,6 +43,9 @@ class ModelOptions:
     """Sequences that run at once; None: what the command and the backend find good."""
     offline: bool
     revision: str | None
+    gpu_memory: int | float | None = None
+    """Bytes, or a share of what is free, for weights and everything else; None: most of what is free."""
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,7 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
             help="Alias, owner/repo, folder or .gguf file.",
         ),
         *_ROOM,
+        *_ENGINE,
         click.option("--offline", is_flag=True, help="Use only what is on this machine."),
         revision_option,
     ]
@@ -115,12 +119,16 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
         @functools.wraps(function)
         def with_model(**values: Any) -> Any:
             chosen = _choose_model(values.pop("positional_model", None), values.pop("model"), required)
-            rest = {name: values.pop(name) for name in ("device", "ctx", "rows", "offline", "revision")}
+            rest = {name: values.pop(name) for name in MODEL_FIELDS}
             return function(model=ModelOptions(chosen, **rest), **values)
 
         return _apply(parameters, with_model)
 
     return decorate
+
+
+MODEL_FIELDS = ("device", "ctx", "rows", "offline", "revision", "gpu_memory", "deterministic")
+"""Of ModelOptions, but for the model: the names of the flags that fill them."""
 
 
 def _choose_model(positional: str | None, named: str | None, required: bool) -> str | None:
@@ -208,6 +216,21 @@ _ROOM: list[Decorator] = [
         type=click.IntRange(1, 4096),
         metavar="N",
         help="Sequences that run at once.",
+    ),
+]
+_ENGINE: list[Decorator] = [
+    click.option(
+        "--gpu-memory",
+        cls=AliasedOption,
+        aliases=("--memory", "--gpu-memory-utilization"),
+        type=memory,
+        metavar="SIZE",
+        help="For weights, workspace and KV cache: 40GiB, or a share of what is free such as 0.8.",
+    ),
+    click.option(
+        "--deterministic",
+        is_flag=True,
+        help="On a GPU: the same bits for a request whatever runs beside it, more slowly.",
     ),
 ]
 _PENALTY = FiniteRange(-2.0, 2.0)

@@ -16,6 +16,8 @@ import click
 
 from llmrs_cli.engine.types import BIAS_LIMIT
 
+_UNITS = "bkmgt"
+
 
 class AliasedOption(click.Option):
     """An option that also answers to names which other tools use; they are not listed in the help."""
@@ -72,6 +74,21 @@ def tokens(typed: str | int) -> int:
     if count < 1:
         raise click.BadParameter(f"{typed!r} is not a number of tokens such as 4096 or 8k.")
     return count
+
+
+def memory(typed: str | int | float) -> int | float:
+    """Bytes, or a share of what is free: '40GiB' → 40 · 2³⁰, '0.8' and '80%' → 0.8. K, M, G and T count in 1,024."""
+    match = re.fullmatch(
+        r"(\d{1,12}(?:\.\d{1,6})?)\s*(%|[kmgt]?(?:i?b)?)", str(typed).strip().lower(), re.ASCII
+    )
+    number, unit = (float(match[1]), match[2]) if match else (0.0, "")
+    if unit in ("", "%"):
+        share = number / 100 if unit else number
+        if 0 < share <= 1:
+            return share
+    elif unit[0] in _UNITS and number > 0:
+        return int(number * 1024 ** _UNITS.index(unit[0]))
+    raise click.BadParameter(f"{typed!r} is neither a size such as 40GiB nor a share such as 0.8 or 80%.")
 
 
 def device(typed: str) -> str:

@@ -160,7 +160,7 @@ def _serve(
             )
             terminal.notice(f"Serving on {address}; Ctrl-C ends.")
 
-        load = Load(chosen.path, chosen.device, chosen.context, rows)
+        load = Load(chosen.path, chosen.device, chosen.context, rows, chosen.memory, chosen.deterministic)
         return serve(listener, settings, load, Tell(bar.update, ready), quiet=terminal.quiet)
 
 

@@ -161,7 +161,7 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
     engine = EngineThread(
         lambda: open_engine(
             checkpoint,
-            open_backend(order.device),
+            open_backend(order.device, deterministic=order.deterministic),
             context=order.context,
             rows=order.rows,
             memory=order.memory,

@@ -88,6 +88,7 @@ class RemoteEngine:
         context: int | None = None,
         rows: int | None = None,
         memory: int | None = None,
+        deterministic: bool = False,
         progress: Callable[[int, int], None] | None = None,
         watchdog: float = 60.0,
         command: tuple[str, ...] = CHILD,
@@ -95,7 +96,7 @@ class RemoteEngine:
         """Spawn the process and wait until it can serve. Raises what opening the engine raised there."""
         process, reader, writer = await _spawn(command)
         engine = cls(process, reader, writer, watchdog=watchdog)
-        engine._send(Open(str(path.absolute()), device, context, rows, memory))
+        engine._send(Open(str(path.absolute()), device, context, rows, memory, deterministic))
         try:
             await engine._await_ready(progress)
         except BaseException:

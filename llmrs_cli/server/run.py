@@ -39,6 +39,7 @@ class Load:
     context: int | None = None
     rows: int | None = None
     memory: int | None = None
+    deterministic: bool = False
     command: tuple[str, ...] = CHILD
     """What runs the engine; its two pipes are appended."""
 
@@ -150,6 +151,7 @@ class _Life:
             context=load.context,
             rows=load.rows,
             memory=load.memory,
+            deterministic=load.deterministic,
             progress=self._tell.loading,
             watchdog=self._settings.watchdog,
             command=load.command,

@@ -25,6 +25,7 @@ class Open(msgspec.Struct, tag=True):
     context: int | None = None
     rows: int | None = None
     memory: int | None = None
+    deterministic: bool = False
 
 
 class Submit(msgspec.Struct, tag=True):

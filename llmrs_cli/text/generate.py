@@ -89,11 +89,13 @@ class TextEngine:
         context: int | None = None,
         rows: int | None = None,
         memory: int | None = None,
+        deterministic: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> TextEngine:
         """Open the model folder or .gguf file at `path` on a device and load it.
 
         `context` (tokens), `rows` (requests at once) and `memory` (bytes) default to what fits and suits;
+        `deterministic` as in `open_backend`;
         `progress` gets bytes loaded and bytes in all. Raises ModelError, UsageError or DoesNotFitError.
         """
         checkpoint = open_checkpoint(path)
@@ -101,7 +103,7 @@ class TextEngine:
         def open_here() -> Engine:
             return open_engine(
                 checkpoint,
-                open_backend(device),
+                open_backend(device, deterministic=deterministic),
                 context=context,
                 rows=rows,
                 memory=memory,

@@ -11,6 +11,7 @@ from llmrs_cli.bench.scenarios import SCENARIOS
 from llmrs_cli.bench.startup import startup
 from llmrs_cli.cli.bench import random_model
 from llmrs_cli.cli.bench_names import LOADS, NAMES
+from llmrs_cli.engine.backends.reference import ReferenceBackend
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 from llmrs_cli.errors import EngineFault, UsageError
 from tests.cli.conftest import Run
@@ -68,6 +69,36 @@ def test_scenarios_speak_to_people(llmrs: Run, configured: str) -> None:
     assert "prefix" in lines
     assert any(line.startswith("  shared_tokens ") and line.endswith("32") for line in lines)
     assert any(line.split()[:2] == ["norm_gate_up", "2"] for line in lines)
+
+
+def test_the_cost_of_fixed_bits_is_a_ratio(
+    llmrs: Run, configured: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def open_backend(device: str, *, deterministic: bool = False) -> ReferenceBackend:
+        asked.append(deterministic)
+        return ReferenceBackend()
+
+    monkeypatch.setattr("llmrs_cli.engine.backends.registry.open_backend", open_backend)
+    result = llmrs("bench", configured, "--random-weights", "-s", "deterministic", *QUICK, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert asked == [False, True]
+    found = json.loads(result.stdout)["scenarios"]["deterministic"]
+    usual, fixed = found["usual"]["token_ms"], found["fixed"]["token_ms"]
+    assert found["times_as_much"]["token_ms"] == pytest.approx(fixed / usual)
+
+
+def test_fixed_bits_are_a_gpus(llmrs: Run, configured: str) -> None:
+    result = llmrs("bench", configured, "--random-weights", "-s", "single", *QUICK, "--deterministic")
+    assert result.exit_code == 2
+    assert "cannot be deterministic" in result.stderr
+
+
+def test_memory_that_was_asked_for_holds(llmrs: Run, tiny: str) -> None:
+    result = llmrs("bench", tiny, "-s", "single", *QUICK, "--gpu-memory", "1MiB")
+    assert result.exit_code == 6
+    assert "available 1 MiB" in result.stderr
 
 
 def test_an_unknown_scenario_names_those_there_are(llmrs: Run) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from llmrs_cli.cli import models
 from llmrs_cli.cli.models import choose_device, choose_name
+from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import Settings
 from llmrs_cli.engine.backends.registry import BackendInfo
@@ -141,3 +142,38 @@ def test_a_context_that_memory_cut_is_said(
         assert result.exit_code == 0, result.stderr
         assert "llmrs: Memory allows a context of 1024 tokens rather than 2048; " in result.stderr
     assert "Memory allows" not in llmrs("chat", model, "-p", "Hi", "-t", "0", "--ctx", "256").stderr
+
+
+@pytest.mark.parametrize(
+    ("asked", "bytes_"), [(None, None), (5 << 30, 5 << 30), (0.5, 32 << 30), (1.0, int(0.97 * (64 << 30)))]
+)
+def test_memory_is_asked_for_in_bytes_or_as_a_share(asked: int | float | None, bytes_: int | None) -> None:
+    options = ModelOptions(None, None, None, None, False, None, asked)
+    assert models.asked_memory(options, 64 << 30) == bytes_
+
+
+def test_what_was_asked_of_the_engine_reaches_it(
+    llmrs: Run, ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: dict[str, object] = {}
+
+    def opened(path: Path, **wishes: object) -> object:
+        heard.update(wishes)
+        raise UsageError("Far enough.")
+
+    monkeypatch.setattr("llmrs_cli.text.generate.TextEngine.open", opened)
+    llmrs("chat", ladder(), "-p", "Hi", "--gpu-memory", "2GiB", "--deterministic")
+    assert (heard["memory"], heard["deterministic"]) == (2 << 30, True)
+
+
+def test_an_interrupt_while_a_model_loads_ends_quietly(
+    llmrs: Run, ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("llmrs_cli.engine.weights.load.load_model", interrupted)
+    for command in (["chat", ladder(), "-p", "Hi"], ["run", ladder(), "Hi"], ["batch", "-", "-m", ladder()]):
+        result = llmrs(*command, stdin='{"prompt": "Hi"}')
+        assert (result.exit_code, result.stdout) == (130, "")
+        assert "Traceback" not in result.stderr and "wrong" not in result.stderr

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from llmrs_cli.cli import root as root_module
 from llmrs_cli.cli.options import ModelOptions, Sampling, model_options, quiet_option, sampling_options
+from llmrs_cli.cli.parameters import memory
 from llmrs_cli.cli.root import root
 
 
@@ -44,10 +45,10 @@ def test_everything_given_arrives_under_the_request_names(heard: dict[str, Any])
         "tiny --device cuda:1 --ctx 8k --rows 4 --offline --revision main -t 0.5 --top-p 0.9 --top-k 40 "
         "--min-p 0.1 --repeat-penalty 1.1 --presence-penalty 1 --frequency-penalty -1 --seed 7 "
         "--max-tokens 9 --min-tokens 2 --stop a --stop b --stop-token-id 3 --logit-bias 42:-100 "
-        "--ignore-eos -q"
+        "--ignore-eos -q --gpu-memory 40GiB --deterministic"
     )
     assert run(*line.split()).stderr == ""
-    assert heard["model"] == ModelOptions("tiny", "cuda:1", 8192, 4, True, "main")
+    assert heard["model"] == ModelOptions("tiny", "cuda:1", 8192, 4, True, "main", 40 << 30, True)
     assert heard["quiet"] is True
     assert heard["sampling"].given() == {
         "temperature": 0.5,
@@ -183,3 +184,27 @@ def test_a_model_on_the_command_line_wins_over_its_variable(heard: dict[str, Any
     assert heard["model"].model == "typed"
     run(LLMRS_CHAT_MODEL="set")
     assert heard["model"].model == "set"
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("0.8", 0.8),
+        ("80%", 0.8),
+        ("1", 1.0),
+        ("40GiB", 40 << 30),
+        ("1.5g", 3 << 29),
+        ("512 MB", 512 << 20),
+        ("7b", 7),
+    ],
+)
+def test_memory_is_a_size_or_a_share(typed: str, meant: float) -> None:
+    assert memory(typed) == pytest.approx(meant)
+    assert isinstance(memory(typed), int) == (typed[-1].lower() == "b" or typed.endswith("g"))
+
+
+@pytest.mark.parametrize("typed", ["", "0", "1.5", "150%", "-3G", "0G", "lots", "4 tons", "nan"])
+def test_no_other_memory_is_taken(typed: str) -> None:
+    result = run("--gpu-memory", typed)
+    assert result.exit_code == 2
+    assert "--gpu-memory" in result.stderr and "40GiB" in result.stderr

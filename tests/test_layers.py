@@ -64,6 +64,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "engine.model.rope_config",
         "engine.backends.base",
         "engine.backends.handles",
+        # Not a kernel: the order in which converted checkpoints lie on disk.
+        "kernels.marlin_layout",
     ),
     "engine.backends": ("kernels", "engine.weights.packed", "engine.arrays"),
     # `engine` itself is its public names; TextEngine.open also puts the pieces together.

@@ -54,6 +54,8 @@ class Look:
     """As the file or the repository states it."""
     chat: bool | None = None
     """Whether there is a chat template; None: not known."""
+    converted_from: str | None = None
+    """The model that `llmrs convert` made it of."""
 
     @property
     def missing(self) -> int:
@@ -88,6 +90,7 @@ def look_here(name: ModelName, access: HubAccess) -> Look | None:
         commit=commit,
         licence=_licence(checkpoint),
         chat=checkpoint.chat_template is not None,
+        converted_from=checkpoint.converted_from,
     )
 
 

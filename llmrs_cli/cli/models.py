@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmrs_cli.cli.options import ModelOptions, over
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.config import Settings, directories, load_settings
+from llmrs_cli.config import Settings, directories, load_settings, private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,9 +68,10 @@ def choose(options: ModelOptions, terminal: Terminal, *, runs: bool = True) -> C
     access = HubAccess.from_environment(offline=settings.offline.value)
     check = fit_check(name.text, free=free, context=settings.context.value)
     found = locate(name, access, Fetching(terminal), check if runs else None)
+    path = _converted(found.path, name, terminal) if runs else found.path
     return Chosen(
         name,
-        found.path,
+        path,
         device,
         settings.context.value,
         found.commit,
@@ -83,6 +84,31 @@ def asked_memory(options: ModelOptions, free: int) -> int | None:
     """Bytes that were asked for; a share is one of the `free` ones, of which a device needs some for itself."""
     asked = options.gpu_memory
     return int(min(asked, MOST_SHARE) * free) if isinstance(asked, float) else asked
+
+
+def _converted(path: Path, name: ModelName, terminal: Terminal) -> Path:
+    """The copy that `llmrs convert` made of the model at `path`, else `path`."""
+    place = converted_place(path)
+    if place is None or not place.exists():
+        return path
+    terminal.notice(f"Using the converted copy of {name.text}.")
+    return place
+
+
+def converted_place(path: Path, *, make: bool = False) -> Path | None:
+    """Where the converted copy of the model at `path` is or would be; None if there is none of any model.
+
+    `make`: the folder above it exists from now on. Raises ModelError for a model that cannot be opened.
+    """
+    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.engine.weights.convert import key_of
+
+    home = directories().cache / "converted"
+    if make:
+        private_directory(home)
+    elif not home.is_dir():
+        return None
+    return home / key_of(open_checkpoint(path))
 
 
 def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> TextEngine:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,10 +23,13 @@ def new_place(text: str) -> Path:
 
 
 @contextmanager
-def filling(target: Path, needed: int, terminal: Terminal) -> Iterator[Path]:
+def filling(
+    target: Path, needed: int, terminal: Terminal, is_good: Callable[[Path], bool] | None = None
+) -> Iterator[Path | None]:
     """A folder to fill with about `needed` bytes, which becomes `target` if the block ends well.
 
-    Waits for another process that writes it; raises UsageError if that one has, LlmrsError if the disk is full.
+    Waits for another process that writes it. What is there then is kept if it `is_good` (None is yielded)
+    and removed if not; without `is_good` it is a UsageError. Raises LlmrsError if the disk is full.
     """
     from llmrs_cli.engine.weights.folder import lock_folder, new_folder
     from llmrs_cli.hub.files import size_text
@@ -35,6 +38,12 @@ def filling(target: Path, needed: int, terminal: Terminal) -> Iterator[Path]:
         terminal.notice(f"Waiting for another process that writes {quoted(str(target), 200)}.")
 
     with lock_folder(target, waiting):
+        if is_good is not None and target.exists():
+            if is_good(target):
+                yield None
+                return
+            terminal.warn(f"{quoted(str(target), 200)} is damaged and made anew.")
+            shutil.rmtree(target)
         new_place(str(target))
         free = shutil.disk_usage(target.parent).free
         if needed > free:

@@ -151,6 +151,7 @@ def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *,
         filling(work.target, size, terminal) as folder,
         terminal.working(f"Quantising {work.chosen.name.text}") as status,
     ):
+        assert folder is not None, "what is there is never kept"
         for error in quantise_model(checkpoint, folder, windows, recipe):
             errors.append(error)
             status.update(len(errors), checkpoint.spec.layers)

@@ -41,6 +41,7 @@ COMMANDS: Mapping[str, str] = {
     "default": "Show or set the model to use where none is named.",
     "config": "Show and change settings.",
     "quantize": "Quantise a 16-bit model to 4 bits, in AWQ's format.",
+    "convert": "Write a copy of a 4-bit model in the order of the kernels.",
     "eval": "Measure how well a model foretells a text.",
     "verify": "Compare a backend with the reference, token by token.",
     "bench": "Measure prefill and decode speed.",

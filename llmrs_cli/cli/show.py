@@ -114,6 +114,7 @@ def describe(name: ModelName, access: HubAccess, look: Look, room: Room) -> dict
         "licence": look.licence or (licence_of(name.repo) if name.repo else None),
         "gated": None if name.alias is None else name.alias.gated,
         "chat_template": look.chat,
+        "converted_from": look.converted_from,
         "files": [{"name": file.name, "size": file.size, "here": file.here} for file in look.files],
         "memory": _memory(name.text, look, room) if spec else None,
     }
@@ -168,6 +169,8 @@ def lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "where", report["path"] or f"not on this machine; from {report['source']}"
     if report["family"]:
         yield from _sizes(report)
+    if report["converted_from"]:
+        yield "converted", f"from {report['converted_from']}, into the order of the kernels"
     if report["licence"]:
         yield "licence", report["licence"]
     if report["chat_template"] is not None:

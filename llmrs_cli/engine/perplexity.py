@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from llmrs_cli.engine.backends.base import HEAD_ROWS
 from llmrs_cli.engine.forced import ForcedReader, Loaded
 from llmrs_cli.engine.model.decoder import run_head
-from llmrs_cli.engine.runner import HEAD_ROWS
 from llmrs_cli.errors import EngineFault
 
 

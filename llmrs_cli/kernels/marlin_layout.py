@@ -33,6 +33,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+VERSION = 1
+"""Of the order, for what is stored in it; higher with every change."""
 TILE_ROWS, TILE_COLUMNS = 16, 128
 UNIT_TILES = 4
 UNIT_ROWS = TILE_ROWS * UNIT_TILES

@@ -6,8 +6,6 @@ not quantised is float16, which both expect beside it.
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +16,9 @@ from llmrs_cli.engine.model import names
 from llmrs_cli.engine.quantise.layer import LINEARS
 from llmrs_cli.engine.quantise.rounding import Rounded
 from llmrs_cli.engine.weights.awq import ORDER
-from llmrs_cli.engine.weights.checkpoint import CONFIG, TEMPLATE, TOKENIZER, TOKENIZER_CONFIG, Checkpoint
+from llmrs_cli.engine.weights.checkpoint import Checkpoint
+from llmrs_cli.engine.weights.companions import CONFIG, copy_companions, plain_config, write_json
 from llmrs_cli.engine.weights.writing import Entry
-
-COPIED = (
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-    "LICENSE",
-    "LICENSE.txt",
-    "LICENSE.md",
-    "NOTICE",
-)
-"""Files of a model folder that are as true of the quantised model."""
 
 
 def entries(checkpoint: Checkpoint, group: int) -> dict[str, Entry]:
@@ -75,22 +57,11 @@ def _words(values: NDArray[np.uint8]) -> NDArray[np.int32]:
 
 def write_small_files(checkpoint: Checkpoint, folder: Path, group: int) -> None:
     """config.json that names the quantisation, and tokenizer, templates and licence as they were."""
-    config = {key: value for key, value in checkpoint.config.items() if value is not None}
+    config = plain_config(checkpoint)
     config.pop("dtype", None)
     config |= {"torch_dtype": "float16", "quantization_config": quantisation_config(group)}
-    config.setdefault("hidden_act", "silu")
-    _write_json(folder / CONFIG, config)
-    if checkpoint.path.is_dir():
-        for name in COPIED:
-            if (checkpoint.path / name).is_file():
-                shutil.copyfile(checkpoint.path / name, folder / name)
-        return
-    if checkpoint.tokenizer_json is not None:
-        (folder / TOKENIZER).write_bytes(checkpoint.tokenizer_json)
-        fast = {"tokenizer_class": "PreTrainedTokenizerFast"}
-        _write_json(folder / TOKENIZER_CONFIG, fast | checkpoint.tokenizer_config)
-    if checkpoint.chat_template is not None:
-        (folder / TEMPLATE).write_text(checkpoint.chat_template, encoding="utf-8")
+    write_json(folder / CONFIG, config)
+    copy_companions(checkpoint, folder)
 
 
 def quantisation_config(group: int) -> dict[str, Any]:
@@ -103,7 +74,3 @@ def quantisation_config(group: int) -> dict[str, Any]:
         "version": "gemm",
         "modules_to_not_convert": None,
     }
-
-
-def _write_json(path: Path, value: dict[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

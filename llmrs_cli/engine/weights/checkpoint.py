@@ -14,20 +14,27 @@ from typing import Any, get_args
 
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.spec import Dtype, ModelSpec, from_config
+from llmrs_cli.engine.weights.companions import (
+    CONFIG,
+    GENERATION,
+    TEMPLATE,
+    TEMPLATES,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+)
 from llmrs_cli.engine.weights.files import DataFile, read_object, read_small, shown
 from llmrs_cli.engine.weights.gguf import read_gguf
 from llmrs_cli.engine.weights.gguf_config import gguf_config, gguf_parameters
 from llmrs_cli.engine.weights.gguf_tokenizer import chat_templates, tokenizer_config, tokenizer_json
 from llmrs_cli.engine.weights.gguf_vocabulary import read_vocabulary
+from llmrs_cli.engine.weights.manifest import read_manifest
 from llmrs_cli.engine.weights.parameters import Parameter
+from llmrs_cli.engine.weights.pieces import converted_parameters
 from llmrs_cli.engine.weights.quantisation import read_quantisation
 from llmrs_cli.engine.weights.quantised import build_parameters
 from llmrs_cli.engine.weights.store import Tensors, read_folder
 from llmrs_cli.errors import ModelError, quoted
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
-TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
-TEMPLATE, TEMPLATES = "chat_template.jinja", "additional_chat_templates"
 OLD_AWQ_CONFIGS = ("quant_config.json", "quantize_config.json")
 """Where quantisers once wrote what config.json says today."""
 
@@ -53,6 +60,8 @@ class Checkpoint:
     """Hexadecimal key of these very files: names, sizes, times, configuration."""
     notes: tuple[str, ...] = ()
     """What the user should know about how it was opened; for stderr."""
+    converted_from: str | None = None
+    """The model that a converted checkpoint was made of."""
 
     @property
     def chat_template(self) -> str | None:
@@ -106,10 +115,17 @@ def _open_gguf(path: Path) -> Checkpoint:
 
 
 def _open_folder(folder: Path) -> Checkpoint:
+    manifest = read_manifest(folder)
     config, generation = read_config(folder)
     spec = from_config(config, generation)
-    stored, notes = read_folder(folder)
-    parameters = build_parameters(_by_our_names(stored), read_quantisation(config))
+    notes: list[str] = []
+    if manifest is not None:
+        parameters, identity = converted_parameters(folder, manifest), manifest.seal()
+    else:
+        stored, notes = read_folder(folder)
+        parameters = build_parameters(_by_our_names(stored), read_quantisation(config))
+        files = {tensor.file.path for tensor in stored.values()}
+        identity = identity_of([folder / CONFIG, *sorted(files)])
     tokenizer = folder / TOKENIZER
     settings = _optional(folder / TOKENIZER_CONFIG)
     return Checkpoint(
@@ -121,8 +137,9 @@ def _open_folder(folder: Path) -> Checkpoint:
         tokenizer_json=read_small(tokenizer) if tokenizer.exists() else None,
         tokenizer_config=settings,
         chat_templates=_chat_templates(folder, settings),
-        identity=identity_of([folder / CONFIG, *sorted({tensor.file.path for tensor in stored.values()})]),
+        identity=identity,
         notes=tuple(notes),
+        converted_from=None if manifest is None else manifest.source,
     )
 
 

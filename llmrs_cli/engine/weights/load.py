@@ -14,6 +14,7 @@ from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.names import in_layer
 from llmrs_cli.engine.model.rope import rope_tables
 from llmrs_cli.engine.model.spec import ModelSpec
+from llmrs_cli.engine.weights.ahead import files_of
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from llmrs_cli.engine.weights.files import shown
 from llmrs_cli.engine.weights.packed import Dense, Weight
@@ -38,18 +39,19 @@ def load_model(
     """
     check_parameters(checkpoint)
     spec = checkpoint.spec
-    reader = _Reader(checkpoint.parameters, backend, progress)
     length = min(spec.max_context, context or spec.max_context)
-    embedding = reader.linear("embedding", names.EMBEDDING)
-    layers = tuple(_load_layer(reader, spec, layer) for layer in range(spec.layers))
-    return ModelWeights(
-        embedding=embedding,
-        rope=backend.prepare_rope(*rope_tables(spec, length)),
-        layers=layers,
-        norm=reader.vector(names.NORM),
-        head=embedding if spec.tied_head else reader.linear("head", names.HEAD),
-        eps=spec.eps,
-    )
+    with files_of(checkpoint.parameters, backend.read_ahead) as read:
+        reader = _Reader(checkpoint.parameters, read, backend, progress)
+        embedding = reader.linear("embedding", names.EMBEDDING)
+        layers = tuple(_load_layer(reader, spec, layer) for layer in range(spec.layers))
+        return ModelWeights(
+            embedding=embedding,
+            rope=backend.prepare_rope(*rope_tables(spec, length)),
+            layers=layers,
+            norm=reader.vector(names.NORM),
+            head=embedding if spec.tied_head else reader.linear("head", names.HEAD),
+            eps=spec.eps,
+        )
 
 
 def _load_layer(reader: _Reader, spec: ModelSpec, layer: int) -> LayerWeights:
@@ -77,9 +79,14 @@ class _Reader:
     """Reads parameters, hands them to the backend at once and keeps none."""
 
     def __init__(
-        self, parameters: Mapping[str, Parameter], backend: Backend, progress: Progress | None
+        self,
+        parameters: Mapping[str, Parameter],
+        read: Callable[[str], Weight],
+        backend: Backend,
+        progress: Progress | None,
     ) -> None:
         self._parameters = parameters
+        self._stored = read
         self._backend = backend
         self._progress = progress
         self._done = 0
@@ -104,7 +111,7 @@ class _Reader:
 
     def _read(self, name: str) -> Weight:
         parameter = self._parameters[name]
-        values = parameter.read()
+        values = self._stored(name)
         assert values.shape == parameter.shape
         self._done += parameter.nbytes
         if self._progress is not None:

@@ -59,12 +59,12 @@ def test_quick_commands_load_click_and_nothing_else(
 
 QUICK = ["list", "du", "alias", "config", "default", "completion bash", "help", "help environment"]
 DATA = [*QUICK, "show a/b", "pull a/b", "pull -n a/b", "rm -n a/b", "prune -n"]
-DATA += ["verify a/b --max-tokens 1"]
+DATA += ["verify a/b --max-tokens 1", "sessions list"]
 
 
 @pytest.mark.parametrize("line", DATA)
 def test_a_reader_that_goes_away_ends_the_command_quietly(line: str, llmrs: Run, online: FakeHub) -> None:
-    llmrs("pull", "a/b", "-q")
+    llmrs("chat", "a/b", "-p", "Hi", "--session", "kept", "-q")
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "wb") as closed:

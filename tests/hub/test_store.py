@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 
 from llmrs_cli.errors import AccessError, DoesNotFitError, LlmrsError, ModelError, NetworkError, UsageError
 from llmrs_cli.hub.access import HubAccess
+from llmrs_cli.hub.download import Transfer
+from llmrs_cli.hub.listing import RepoFile
 from llmrs_cli.hub.names import parse_model, pinned
 from llmrs_cli.hub.store import locate, preview
 from tests.helpers.fake_hub import FakeHub, FakeRepo, Fault, fake_hub
@@ -416,6 +419,23 @@ def test_a_preview_says_what_would_be_fetched_and_fetches_nothing(
         preview(parse_model("smollm2-135m"), access)
     with pytest.raises(NetworkError):
         preview(parse_model("a/b"), replace(access, offline=True))
+
+
+def test_weights_come_several_at_a_time(find: Locate, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"model-0000{n}-of-00003.safetensors" for n in (1, 2, 3)]
+    repo = FakeRepo({"config.json": b"{}", **{name: name.encode() * 9000 for name in names}})
+    together = threading.Barrier(3, timeout=60)
+    fetch = Transfer.fetch
+
+    def fetch_together(transfer: Transfer, file: RepoFile, report: Callable[[int], None]) -> None:
+        if file.name in names:
+            together.wait()
+        fetch(transfer, file, report)
+
+    monkeypatch.setattr(Transfer, "fetch", fetch_together)
+    with fake_hub({"a/b": repo}) as hub:
+        found = find(hub)
+    assert {path.name for path in found.path.iterdir()} == {"config.json", *names}
 
 
 def test_a_disk_without_room_is_noticed_before_the_first_byte(

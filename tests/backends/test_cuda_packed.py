@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels import packed_plans
 from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
 from tests.helpers.canonical import dense, packed4, packed8
 from tests.helpers.emulate import EmulatedDevice, host
@@ -134,14 +133,13 @@ def test_float32_scales_that_are_halves_stay_packed(room: Any, device: EmulatedD
 
 @pytest.mark.parametrize(("m", "bound"), [(3, 1e-5), (20, 1e-5), (1030, 5e-4)])
 def test_every_number_of_tokens_has_its_kernel(
-    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, m: int, bound: float
+    room: Any, device: EmulatedDevice, m: int, bound: float
 ) -> None:
-    monkeypatch.setattr(packed_plans, "SLAB_BYTES", 30_000)  # several slabs of 64 rows
     part = weight(144)
     bias = RNG.standard_normal(144).astype(np.float32)
     made = room.load_packed(device, [part], [Dense(bias)], False)
     x = host(RNG.standard_normal((m, 200)).astype(np.float16))
-    products = room.PackedProducts(device, room.arena, multiply)
+    products = room.PackedProducts(device, room.arena, multiply, slab_bytes=30_000)  # of 64 rows
     out = host(np.ones((m, 144), np.float32))
     products.plain("add", x.view(np.uint16), made, out, alpha=2.0)
     wanted = 2 * x.astype(np.float64) @ part.dequantise().T + bias + 1
@@ -189,7 +187,7 @@ def test_nothing_stays_packed_unless_asked() -> None:
 
 
 def test_slabs_are_whole_units(room: Any) -> None:
-    found = list(room.slabs(1000, 18944))
+    found = list(room.slabs(1000, 18944, 32 << 20))
     assert [(part.start, part.stop) for part in found] == [(0, 832), (832, 1000)]
-    assert list(room.slabs(10, 10**9)) == [slice(0, 10)]
+    assert list(room.slabs(10, 10**9, 1)) == [slice(0, 10)]
     assert Layout(1000, 18944, 128).padded == (1024, 18944)

@@ -6,7 +6,7 @@ What cannot stay packed is named by `why_widened` and goes the way of `cuda_line
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import cupy as cp
@@ -156,7 +156,7 @@ def _upload(parts: Sequence[Packed4], rows: int, paired: bool) -> _Canonical:
 def _prove(device: CudaDevice, bf16: bool, source: _Canonical, group: int, matrix: Packed4Matrix) -> None:
     """Every value that a kernel will read out of the tiles is the source's."""
     wrong = cp.zeros(1, cp.int32)
-    for rows in slabs(*matrix.shape):
+    for rows in slabs(*matrix.shape, packed_plans.SLAB_BYTES):
         values = cp.empty((rows.stop - rows.start, matrix.shape[1]), cp.uint16)
         dequantise(device, bf16, matrix, values, first=rows.start)
         compare(device, bf16, *source.rows(rows), group, values, wrong)
@@ -168,9 +168,9 @@ def _prove(device: CudaDevice, bf16: bool, source: _Canonical, group: int, matri
         )
 
 
-def slabs(rows: int, columns: int) -> Iterator[slice]:
-    """Runs of whole units of rows whose 16-bit values take at most SLAB_BYTES (or one unit)."""
-    height = max(packed_plans.SLAB_BYTES // (2 * columns) // UNIT_ROWS, 1) * UNIT_ROWS
+def slabs(rows: int, columns: int, limit: int) -> Iterator[slice]:
+    """Runs of whole units of rows whose 16-bit values take at most `limit` bytes (or one unit)."""
+    height = max(limit // (2 * columns) // UNIT_ROWS, 1) * UNIT_ROWS
     for first in range(0, rows, height):
         yield slice(first, min(first + height, rows))
 
@@ -185,6 +185,7 @@ class PackedProducts:
     device: CudaDevice
     arena: Arena
     gemm: Gemm
+    slab_bytes: int = field(default_factory=lambda: packed_plans.SLAB_BYTES)
 
     def normed(
         self,
@@ -215,10 +216,10 @@ class PackedProducts:
             self._more(epilogue, weight, x, out, alpha)
         elif epilogue == "silu":
             gate_up = self.arena.take("gate_up", (len(x), weight.shape[0]), cp.uint16)
-            self._by_slabs("store", weight, x, gate_up, alpha)
+            self.by_slabs("store", weight, x, gate_up, alpha)
             silu_mul(self.device, weight.bf16, gate_up, out)
         else:
-            self._by_slabs(epilogue, weight, x, out, alpha)
+            self.by_slabs(epilogue, weight, x, out, alpha)
 
     @property
     def _hopper(self) -> bool:
@@ -253,9 +254,10 @@ class PackedProducts:
             x=x, bias=weight.bias, alpha=alpha,
         )  # fmt: skip
 
-    def _by_slabs(self, epilogue: Epilogue, weight: PackedLinear, x: Array, out: Array, alpha: float) -> None:
+    def by_slabs(self, epilogue: Epilogue, weight: PackedLinear, x: Array, out: Array, alpha: float) -> None:
+        """The same for any number of tokens and any epilogue but silu: a slab of W in 16 bits after the other."""
         bias = weight.narrow_bias if epilogue == "store" else weight.bias
-        for rows in slabs(*weight.shape):
+        for rows in slabs(*weight.shape, self.slab_bytes):
             shape = rows.stop - rows.start, weight.shape[1]
             slab = self.arena.take("slab", (shape[0] * shape[1],), cp.uint16).reshape(shape)
             dequantise(self.device, weight.bf16, weight.matrix, slab, first=rows.start)

@@ -1,0 +1,254 @@
+"""Times the 4-bit kernels on the shapes of Qwen2.5 over M, many plans each, and prints how exact they are.
+
+Run on a GPU from the repository root: python3 -m benchmarks.bench_packed OUT.json [7B 3B 0.5B] [few more slabs]
+Weights are random codes with groups of 128, spread over more memory than any cache. The share is that of a pure read
+of the same bytes in the same kind of chain.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import cupy as cp
+
+from benchmarks.bench_linears import SHAPES
+from benchmarks.chain import chain_us, from_bits, random_bits, to_bits
+from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_packed import PackedLinear, PackedProducts
+from llmrs_cli.kernels import packed_large, packed_plans, packed_small
+from llmrs_cli.kernels.dequantise import dequantise
+from llmrs_cli.kernels.dequantise import unit as dequantise_unit
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.linear_small import Epilogue
+from llmrs_cli.kernels.loader import CubinCache, Unit, default_cache
+from llmrs_cli.kernels.marlin_layout import CODE_BYTES, UNIT_TILES, Layout, unpack
+from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
+from llmrs_cli.kernels.packed_large import TilePlan
+from llmrs_cli.kernels.packed_small import StreamPlan
+from llmrs_cli.kernels.read_all import read_all
+
+GROUP = 128
+BF16 = False
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048)
+SPREAD_BYTES = 2 << 30
+"""That the matrices of a chain take together."""
+STREAMS = [(4, 8, 3, 1), (4, 8, 2, 1), (4, 4, 4, 1), (2, 8, 4, 1), (2, 8, 6, 1), (2, 8, 3, 2), (2, 8, 2, 2)]
+"""Tiles, warps, stages, and blocks a multiprocessor."""
+TILES = [
+    (16, 16, 6, 1), (16, 8, 6, 2), (16, 8, 4, 2), (32, 12, 6, 1), (32, 8, 6, 2), (32, 16, 6, 1),
+    (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (64, 16, 5, 1), (128, 8, 4, 1), (128, 8, 5, 1),
+]  # fmt: skip
+"""Tokens, warps, stages, and blocks a multiprocessor."""
+SLABS = (16 << 20, 32 << 20, 64 << 20, 512 << 20)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One kernel with one plan, on each of the matrices of a chain."""
+
+    kind: str
+    plan: str
+    launch: Callable[[Packed4Matrix], None]
+
+
+def matrices(layout: Layout) -> list[Packed4Matrix]:
+    """Random codes and zeros with scales near 0.01, enough of them to fill SPREAD_BYTES."""
+    count = max(4, min(56, SPREAD_BYTES // layout.nbytes))
+    tiles = layout.unit_rows * layout.unit_columns * UNIT_TILES
+    words = CODE_BYTES // 4
+    made = []
+    for _ in range(count):
+        low, high = (cp.random.randint(0, 1 << 16, tiles * layout.tile_bytes // 4) for _ in range(2))
+        units = (low | high << 16).astype(cp.uint32).reshape(tiles, -1)
+        zeros, scales = units[:, words:] >> 28, 0x2000 + (units[:, words:] & 0x3FF)
+        units[:, words:] = zeros << 16 | scales
+        shape = layout.unit_rows, layout.unit_columns, layout.unit_bytes // 4
+        made.append(Packed4Matrix(units.reshape(shape), layout))
+    return made
+
+
+def room(partials: int, arrivals: int) -> Scratch:
+    return Scratch(cp.zeros(max(partials, 1), cp.float32), cp.zeros(max(arrivals, 1), cp.int32))
+
+
+def stream_plans(device: CudaDevice) -> list[StreamPlan]:
+    return [
+        StreamPlan(device.multiprocessors * resident, warps, tiles, stages, resident)
+        for tiles, warps, stages, resident in STREAMS
+    ]
+
+
+def tile_plans(device: CudaDevice) -> list[TilePlan]:
+    return [
+        TilePlan(device.multiprocessors * resident, tokens, warps, stages, resident)
+        for tokens, warps, stages, resident in TILES
+    ]
+
+
+def outputs(name: str, m: int) -> Any:
+    rows, _, epilogue, _ = SHAPES[name]
+    n = rows // 2 if epilogue == "silu" else rows
+    return cp.zeros((m, n), cp.float32 if epilogue in ("add", "logits") else cp.uint16)
+
+
+def few(device: CudaDevice, name: str, layout: Layout, m: int) -> Iterator[Run]:
+    """packed_small, with the norm where the shape has one."""
+    _, k, epilogue, normed = SHAPES[name]
+    out, source = outputs(name, m), {"x": random_bits(m * k, 1.0, BF16).reshape(m, k)}
+    if normed:
+        residual = cp.random.standard_normal((m, k), dtype=cp.float32)
+        source = {"residual": residual, "norm": cp.ones(k, cp.float32)}
+    for plan in stream_plans(device):
+        scratch = room(*packed_small.scratch_sizes(plan, layout))
+        if packed_small.shared_bytes(plan, layout, m, normed) <= device.shared_limit // plan.resident:
+            label = f"tiles {plan.tiles} warps {plan.warps} stages {plan.stages} x{plan.resident}"
+            launch = partial(packed_small.packed_small, device, BF16, plan, epilogue)
+            yield Run("few", label, lambda w, go=launch, s=scratch: go(w, out, s, eps=1e-6, **source))  # type: ignore[misc]
+
+
+def more(device: CudaDevice, name: str, layout: Layout, m: int) -> Iterator[Run]:
+    """packed_large, with tiles of up to twice as many tokens as there are."""
+    _, k, epilogue, _ = SHAPES[name]
+    out, x = outputs(name, m), random_bits(m * k, 1.0, BF16).reshape(m, k)
+    largest = max(size for size in packed_plans.tile_sizes(GROUP, True) if size < 2 * m or size == 16)
+    for plan in tile_plans(device):
+        scratch = room(*packed_large.scratch_sizes(plan, layout, m))
+        fits = packed_large.shared_bytes(plan, layout) <= device.shared_limit // plan.resident
+        if fits and largest // 2 <= plan.tokens <= largest:
+            label = f"tokens {plan.tokens} warps {plan.warps} stages {plan.stages} x{plan.resident}"
+            launch = partial(packed_large.packed_large, device, BF16, plan, epilogue)
+            yield Run("more", label, lambda w, go=launch, s=scratch: go(w, out, s, x=x))  # type: ignore[misc]
+
+
+def slabs(device: CudaDevice, gemm: Gemm, name: str, layout: Layout, m: int) -> Iterator[Run]:
+    """dequantise and cuBLASLt; of gate and up without the gating."""
+    rows, k, epilogue, _ = SHAPES[name]
+    kind: Epilogue = "store" if epilogue == "silu" else epilogue
+    out = cp.zeros((m, rows), cp.uint16 if kind == "store" else cp.float32)
+    x = random_bits(m * k, 1.0, BF16).reshape(m, k)
+    for size in (size for i, size in enumerate(SLABS) if i == 0 or SLABS[i - 1] < rows * k * 2):
+        products = PackedProducts(device, Arena(), gemm, size)
+
+        def launch(w: Packed4Matrix, products: PackedProducts = products) -> None:
+            products.by_slabs(kind, PackedLinear(w, None, None, BF16, ""), x, out, 1.0)
+
+        yield Run("slabs", f"{size >> 20} MiB", launch)
+
+
+def runs(device: CudaDevice, gemm: Gemm, name: str, layout: Layout, m: int, kinds: set[str]) -> Iterator[Run]:
+    if m <= packed_small.MAX_TOKENS and "few" in kinds:
+        yield from few(device, name, layout, m)
+    if m >= 8 and "more" in kinds:
+        yield from more(device, name, layout, m)
+    if m >= 64 and "slabs" in kinds:
+        yield from slabs(device, gemm, name, layout, m)
+
+
+def read_us(device: CudaDevice, held: list[Packed4Matrix]) -> float:
+    """A pure read of the same bytes."""
+    flat = [w.units.reshape(1, -1).view(cp.uint16) for w in held]
+    times = []
+    for many in (1, 2, 4):
+        out = cp.zeros(many * device.multiprocessors, cp.uint32)
+        times.append(chain_us([partial(read_all, device, w, out) for w in flat]))
+    return min(times)
+
+
+def records(device: CudaDevice, names: set[str], kinds: set[str]) -> Iterator[dict[str, Any]]:
+    gemm = Gemm()
+    device.build(units(device))
+    for name, (rows, k, _, _) in SHAPES.items():
+        if "head" in name or name.split()[0] not in names:
+            continue
+        layout = Layout(rows, k, GROUP)
+        held = matrices(layout)
+        ceiling = read_us(device, held)
+        for m in TOKENS:
+            for run in runs(device, gemm, name, layout, m, kinds):
+                us = chain_us([partial(run.launch, w) for w in held], total=56 if m < 1024 else 12)
+                yield {
+                    "shape": name, "m": m, "kind": run.kind, "plan": run.plan, "us": us, "read_us": ceiling,
+                    "gb_s": layout.nbytes / us / 1e3, "tflop_s": 2 * m * rows * k / us / 1e6, "share": ceiling / us,
+                }  # fmt: skip
+
+
+def units(device: CudaDevice) -> list[Unit]:
+    """Everything that is timed, to be compiled in parallel."""
+    found = [dequantise_unit(BF16, GROUP)]
+    found += [packed_small.unit(BF16, GROUP, plan) for plan in stream_plans(device)]
+    found += [packed_large.unit(BF16, GROUP, plan) for plan in tile_plans(device)]
+    return list(dict.fromkeys(found))
+
+
+def accuracy(device: CudaDevice) -> None:
+    """‖Δy‖ / ‖y‖ on float32 sums against float64, beside a product that rounds code · scale to 16 bits."""
+    layout = Layout(896, 4864, GROUP)
+    (weight,) = matrices(layout)[:1]
+    for bf16 in (True, False):
+        wide = cp.zeros((layout.rows, layout.columns), cp.uint16)
+        dequantise(device, bf16, weight, wide)
+        exact = float64_of(weight)
+        for mean in (0.0, 1.0):
+            bits = to_bits(cp.random.standard_normal((64, layout.columns), dtype=cp.float32) + mean, bf16)
+            wanted = from_bits(bits, bf16).astype(cp.float64) @ exact.T
+            plan = TilePlan(device.multiprocessors, 64, 12, 6, 1)
+            out = cp.zeros((64, layout.rows), cp.float32)
+            packed_large.packed_large(
+                device, bf16, plan, "logits", weight, out, room(*packed_large.scratch_sizes(plan, layout, 64)), x=bits
+            )  # fmt: skip
+            rounded = from_bits(bits, bf16).astype(cp.float64) @ from_bits(wide, bf16).astype(cp.float64).T
+            print(
+                f"{'bf16' if bf16 else 'f16'} mean {mean}: exact codes {error(out, wanted):.1e}, "
+                f"code · scale rounded {error(rounded, wanted):.1e}"
+            )
+
+
+def float64_of(weight: Packed4Matrix) -> Any:
+    """W (N, K), by the host's way back from tiles."""
+    layout = weight.layout
+    codes, scales, zeros = unpack(cp.asnumpy(weight.units).view("u1"), GROUP, layout.rows, layout.columns)
+    wide = cp.asarray(codes)
+    q = cp.stack([wide & 15, wide >> 4], axis=-1).reshape(layout.rows, -1).astype(cp.float64)
+    spread = [
+        cp.repeat(cp.asarray(v).astype(cp.float64), GROUP, axis=1)[:, : q.shape[1]] for v in (scales, zeros)
+    ]
+    return (q - spread[1]) * spread[0]
+
+
+def error(found: Any, wanted: Any) -> float:
+    return math.sqrt(float(((found - wanted) ** 2).sum() / (wanted**2).sum()))
+
+
+def line(r: dict[str, Any]) -> str:
+    return (
+        f"{r['shape']:13} M={r['m']:<4} {r['kind']:5} {r['plan']:34} {r['us']:8.2f} us {r['gb_s']:7.0f} GB/s "
+        f"{r['tflop_s']:6.1f} TFLOP/s {r['share']:6.1%}"
+    )
+
+
+def main() -> None:
+    words = set(sys.argv[2:])
+    kinds = words & {"few", "more", "slabs"} or {"few", "more", "slabs"}
+    device = CudaDevice(0, CubinCache(default_cache()))
+    accuracy(device)
+    found: list[dict[str, Any]] = []
+    for record in records(device, words & {"7B", "3B", "0.5B"} or {"7B", "3B", "0.5B"}, kinds):
+        found.append(record)
+        Path(sys.argv[1]).write_text(json.dumps(found, indent=1))
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in sorted(found, key=lambda r: -float(r["us"])):
+        best[record["shape"], record["m"]] = record
+    for key in sorted(best, key=lambda key: (list(SHAPES).index(key[0]), key[1])):
+        print(line(best[key]))
+
+
+if __name__ == "__main__":
+    main()

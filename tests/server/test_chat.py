@@ -97,6 +97,39 @@ def test_the_official_client_streams(client: openai.OpenAI) -> None:
     assert len({chunk.id for chunk in chunks}) == 1
 
 
+def test_the_official_client_reads_scores(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="script",
+        messages=[{"role": "user", "content": "hi"}],
+        temperature=0,
+        logprobs=True,
+        top_logprobs=2,
+    )
+    scores = answer.choices[0].logprobs
+    assert scores is not None
+    assert scores.content is not None
+    assert "".join(score.token for score in scores.content[:-1]) == "Hello world"
+    assert all(len(score.top_logprobs) == 2 and score.logprob <= 0 for score in scores.content)
+
+
+def test_the_official_client_knows_errors(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(
+            model="script", messages=[{"role": "user", "content": "hi"}], temperature=3
+        )
+    assert (error.value.param, error.value.type) == ("temperature", "invalid_request_error")
+    with pytest.raises(openai.BadRequestError) as error:
+        client.chat.completions.create(model="script", messages=[{"role": "user", "content": "x" * 999}])
+    assert error.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("role", ["developer", "system"])
+def test_instructions_of_a_developer_are_those_of_the_system(server: Served, role: str) -> None:
+    messages = [{"role": role, "content": "Be brief."}, USER]
+    prompt = server.post("/v1/chat/completions/render", {"messages": messages}).json["prompt"]
+    assert prompt.startswith("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nhi")
+
+
 def test_usage_comes_once_after_the_finish_and_equals_that_of_a_whole_answer(server: Served) -> None:
     body = chat("say A", max_tokens=3)
     whole = server.post("/v1/chat/completions", body).json["usage"]
@@ -298,7 +331,8 @@ def test_too_long_a_prompt_is_refused_with_both_numbers(server: Served) -> None:
 
 
 def test_an_answer_beyond_the_context_ends_there(server: Served) -> None:
-    reply = ask(server, **chat("L", max_tokens=100_000)).json
+    messages = [{"role": "user", "content": "a" * 400}, {"role": "assistant", "content": "L"}]
+    reply = ask(server, **chat("L", max_tokens=100_000, messages=messages)).json
     assert reply["choices"][0]["finish_reason"] == "length"
     assert reply["usage"]["total_tokens"] == 512
 

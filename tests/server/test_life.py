@@ -21,6 +21,7 @@ from llmrs_cli.cli import serve as serve_command
 from llmrs_cli.cli.models import Chosen, model_named
 from llmrs_cli.cli.root import root
 from llmrs_cli.errors import ModelError
+from llmrs_cli.server.run import listen
 from tests.helpers.script_model import write_script_model
 from tests.helpers.served import PATIENCE, Reply, Served, served, wait_until
 
@@ -157,6 +158,7 @@ def test_its_processes_end_with_a_killed_server(own: Served) -> None:
     own.process.kill()
     own.process.wait()
     wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    listen("127.0.0.1", own.port).close()  # and the address is free again
 
 
 def test_more_than_may_wait_is_refused_and_the_rest_is_served(own: Served) -> None:

@@ -262,7 +262,11 @@ def fake_cupy() -> ModuleType:
     parts.Device = lambda ordinal=0: SimpleNamespace(use=lambda: None, synchronize=lambda: None)
     parts.get_current_stream = lambda: stream
     parts.get_elapsed_time = lambda start, end: float(end.count - start.count)
-    parts.runtime = SimpleNamespace(memGetInfo=lambda: (64 << 30, 139 << 30), getDeviceCount=lambda: 1)
+    parts.runtime = SimpleNamespace(
+        memGetInfo=lambda: (64 << 30, 139 << 30),
+        getDeviceCount=lambda: 1,
+        memcpyAsync=lambda target, source, size, kind, stream: ctypes.memmove(target, source, size) and None,
+    )
     return module
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from llmrs_cli.engine.backends.base import Backend
 from llmrs_cli.engine.weights.packed import Dense, Weight
@@ -26,6 +26,8 @@ class Prepared:
 @dataclass
 class Recorder:
     """Every linear layer and vector in the order of the calls."""
+
+    read_ahead: ClassVar[int] = 0
 
     linears: list[Prepared] = field(default_factory=list)
     vectors: list[Dense] = field(default_factory=list)

@@ -121,6 +121,8 @@ class Backend(ABC):
     """Steps launched before the oldest one's tokens are read: 0 or 1."""
     sizes: ClassVar[Sizes] = Sizes()
     """Of an engine by default."""
+    read_ahead: ClassVar[int] = 0
+    """Bytes of weights that may be read from files before they are asked for; 0 reads one after the other."""
 
     # -- loading ------------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ from llmrs_cli.engine.backends.cuda_packed import (
 )
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
+from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Weight
 from llmrs_cli.kernels import attend_decode, attend_prefill
@@ -85,6 +86,7 @@ class CudaBackend(Backend):
     name = "cuda"
     block_size = PAGE
     lookahead = 1
+    read_ahead = 2 << 30
     sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=512, idle_budget=8192)
 
     def __init__(
@@ -102,6 +104,7 @@ class CudaBackend(Backend):
         self.packed = packed and not deterministic
         self.device = CudaDevice(ordinal, CubinCache(default_cache()))
         self._stream = cp.cuda.Stream(non_blocking=True)
+        self._upload = Upload()
         self._arena = Arena()
         self._graphs = Graphs()
         tuning = Tuning(default_folder(), self.device.name, self.device.library)
@@ -132,7 +135,7 @@ class CudaBackend(Backend):
             return packed
         if self.deterministic:  # one family of kernels: 16 bits
             parts = [widened(part) for part in parts]
-        return load_linear(parts, bias, self._bf16)
+        return load_linear(parts, bias, self._bf16, self._upload)
 
     def prepare_vector(self, values: Dense) -> Vector:
         return cp.asarray(values.dequantise())
@@ -141,6 +144,7 @@ class CudaBackend(Backend):
         return cp.asarray(np.concatenate([cos, sin], axis=1).astype(np.float32))
 
     def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
+        self._upload.close()  # all weights are loaded
         # All at once and in parallel, rather than one by one in the first steps.
         bf16, arch = self._bf16 is not False, self.device.loader.arch
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))

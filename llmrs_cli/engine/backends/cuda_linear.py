@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.backends.base import UnsupportedOp
+from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.weights.packed import Dense, Weight, f32_to_bf16
 
 SLAB_VALUES = 1 << 24
@@ -39,7 +40,9 @@ class CudaLinear:
         return n, k
 
 
-def load_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool) -> CudaLinear:
+def load_linear(
+    parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool, upload: Upload
+) -> CudaLinear:
     """Stack parts along N on the GPU; two equal parts (gate and up) in turns of 8 rows, as the kernels want them.
 
     Raises UnsupportedOp where K is no multiple of 8, or half of N is none where parts take turns.
@@ -50,17 +53,8 @@ def load_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: boo
     paired = len(parts) == 2 and parts[0].shape == parts[1].shape
     if paired and n % (2 * PAIR_ROWS):
         raise UnsupportedOp("gate_up", (n, k), "16 bit")
-    weight = cp.empty((n, k), cp.uint16)
-    for index, (part, first) in enumerate(zip(parts, offsets(parts), strict=True)):
-        target = weight.reshape(-1, 2, PAIR_ROWS, k)[:, index] if paired else weight[first:]
-        for rows, slab in slabs(part):
-            bits = to_bits(slab, bf16)
-            if paired:
-                target[rows.start // PAIR_ROWS : rows.stop // PAIR_ROWS] = cp.asarray(bits).reshape(
-                    -1, PAIR_ROWS, k
-                )
-            else:
-                target[rows].set(bits)
+    with upload.stream:
+        weight = _stacked(parts, n, k, paired, bf16, upload)
     stacked = stack_bias(parts, bias)
     if paired and stacked is not None:
         stacked = stacked.reshape(2, -1, PAIR_ROWS).transpose(1, 0, 2).reshape(-1)
@@ -71,6 +65,23 @@ def load_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: boo
         bf16=bf16,
         note=f"{'bf16' if bf16 else 'f16'} from {' + '.join(sorted({kind_of(part) for part in parts}))}",
     )
+
+
+def _stacked(parts: Sequence[Weight], n: int, k: int, paired: bool, bf16: bool, upload: Upload) -> Any:
+    """The (N, K) matrix; it is there once the upload's stream has come so far."""
+    weight = cp.empty((n, k), cp.uint16)
+    for index, (part, first) in enumerate(zip(parts, offsets(parts), strict=True)):
+        target = weight.reshape(-1, 2, PAIR_ROWS, k)[:, index] if paired else weight[first:]
+        for rows, slab in slabs(part):
+            bits = to_bits(slab, bf16)
+            if not paired:
+                upload.put(target[rows], bits)
+                continue
+            apart = cp.empty(bits.shape, cp.uint16)
+            upload.put(apart, bits)
+            among = slice(rows.start // PAIR_ROWS, rows.stop // PAIR_ROWS)
+            target[among] = apart.reshape(-1, PAIR_ROWS, k)
+    return weight
 
 
 def widened(part: Weight) -> Dense:

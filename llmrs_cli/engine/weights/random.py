@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -88,11 +89,12 @@ def _parameter(
 
 
 class _Noise:
-    """Blocks of random values, made when first needed; weights are cut from them."""
+    """Blocks of random values, made when first needed, by whichever thread; weights are cut from them."""
 
     def __init__(self, dtype: Dtype, seed: int) -> None:
         self.dtype = dtype
         self._random = np.random.default_rng(seed)
+        self._lock = Lock()
         self._values: NDArray[Any] | None = None
         self._bytes: NDArray[np.uint8] | None = None
 
@@ -101,15 +103,17 @@ class _Noise:
 
     def dense(self, name: str, shape: names.Shape) -> Weight:
         """Normal values of DEVIATION."""
-        if self._values is None:
-            values = self._random.standard_normal(BLOCK, np.float32) * np.float32(DEVIATION)
-            self._values = _stored(values, self.dtype)
+        with self._lock:
+            if self._values is None:
+                values = self._random.standard_normal(BLOCK, np.float32) * np.float32(DEVIATION)
+                self._values = _stored(values, self.dtype)
         return Dense(_cut(self._values, name, math.prod(shape)).reshape(shape))
 
     def packed(self, name: str, rows: int, columns: int, group: int) -> Weight:
         """Even codes, zeros 6…9, scales that give DEVIATION or half of it."""
-        if self._bytes is None:
-            self._bytes = self._random.integers(0, 256, BLOCK, np.uint8)
+        with self._lock:
+            if self._bytes is None:
+                self._bytes = self._random.integers(0, 256, BLOCK, np.uint8)
         width, groups = -(-columns // 2), -(-columns // group)
         small = _cut(self._bytes, name + ".scale", rows * groups).reshape(rows, groups)
         return Packed4(

@@ -16,8 +16,6 @@ import gzip
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,12 +23,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.watched_server import NAME, Setup, Watched
 from llmrs_cli.server.load import Plan, run
-from llmrs_cli.server.load_client import Target, get
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 QWEN = Path(__file__).parent.parent / "tests/data/tokenizers/qwen2.5"
-NAME = "stub"
 
 
 def write_model(folder: Path) -> None:
@@ -41,49 +38,21 @@ def write_model(folder: Path) -> None:
     shutil.copy(QWEN / "tokenizer_config.json", folder)
 
 
-def serve(folder: str, descriptor: str, step_ms: str) -> None:
-    """The server, in a process of its own, on a socket that listens already."""
-    from llmrs_cli.server.run import Load, Tell
-    from llmrs_cli.server.run import serve as run_server
-    from llmrs_cli.server.settings import ServerSettings
-
-    command = (sys.executable, "-m", "benchmarks.stub_engine", step_ms)
-    load = Load(Path(folder), "cpu", command=command)
-    tell = Tell(lambda done, whole: None, lambda engine: None)
-    with socket.socket(fileno=int(descriptor)) as listener:
-        run_server(listener, ServerSettings((NAME,)), load, tell, quiet=True)
-
-
-def measure(folder: Path, plan: Plan, step_ms: float) -> dict[str, Any]:
-    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        listener.set_inheritable(True)
-        port = listener.getsockname()[1]
-        server = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.http_parent", "--serve"]
-            + [str(folder), str(listener.fileno()), str(step_ms)],
-            pass_fds=(listener.fileno(),),
-        )
-    try:
-        return asyncio.run(_measured(Target("127.0.0.1", port, ""), plan, server.pid))
-    finally:
-        server.terminate()
-        server.wait()
-
-
-async def _measured(target: Target, plan: Plan, pid: int) -> dict[str, Any]:
-    while (await get(target, "/health/live"))["status"] != "ready":
-        await asyncio.sleep(0.05)
-    await run(target, replace(plan, prompts=plan.prompts // 4, seed=99), lambda done, whole: None)
-    before = cpu_seconds(pid)
-    figures = await run(target, plan, lambda done, whole: None)
-    spent = cpu_seconds(pid) - before
+async def measure(folder: Path, plan: Plan, step_ms: float) -> dict[str, Any]:
+    command = (sys.executable, "-m", "benchmarks.stub_engine", str(step_ms))
+    with Watched(Setup(str(folder), command=command)) as server:
+        await server.ready()
+        await run(server.target, replace(plan, prompts=plan.prompts // 4, seed=99), lambda done, whole: None)
+        before = server.cpu_seconds()
+        figures = await run(server.target, plan, lambda done, whole: None)
+        spent = server.cpu_seconds() - before
     tokens = figures["total_output_tokens"]
     return {
         "tok_s": round(figures["output_throughput"], 1),
         "failed": figures["failed"],
         "server_us_a_token": round(spent / tokens * 1e6, 2),
         "server_cpu_share": round(spent / figures["duration"], 3),
-        "client_pieces": figures["pieces"],
+        "tok_s_of_a_whole_core": round(tokens / spent, 1),
         "tokens_a_piece": round(tokens / figures["pieces"], 2),
         "median_itl_ms": round(figures["median_itl_ms"], 3),
         "p99_itl_ms": round(figures["p99_itl_ms"], 3),
@@ -91,23 +60,13 @@ async def _measured(target: Target, plan: Plan, pid: int) -> dict[str, Any]:
     }
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of one process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--step-ms", type=float, default=2.9)
     given = parser.parse_args()
-    if given.serve:
-        serve(*given.serve)
-        return
     plan = Plan(
         NAME,
         150_000,
@@ -124,8 +83,8 @@ def main() -> None:
             "cores": len(os.sched_getaffinity(0)),
             "load_before": round(os.getloadavg()[0], 2),
             "streams": given.streams,
-            "as fast as it goes": measure(Path(name), plan, 0.0),
-            f"a step every {given.step_ms:g} ms": measure(Path(name), plan, given.step_ms),
+            "as fast as it goes": asyncio.run(measure(Path(name), plan, 0.0)),
+            f"a step every {given.step_ms:g} ms": asyncio.run(measure(Path(name), plan, given.step_ms)),
         }
     print(json.dumps(report, indent=1))
     if given.out:

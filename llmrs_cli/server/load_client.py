@@ -72,21 +72,21 @@ async def complete(target: Target, body: Mapping[str, Any], prompt_tokens: int) 
         answer.status, rest = await _ask(target, "POST", "/v1/completions", json.dumps(body).encode(), events)
         if answer.status != 200:
             raise ValueError(f"status {answer.status}: {rest[:120]!r}")
-        if answer.error is None and not answer.tokens:
-            answer.error = "the answer ended without its usage"
+        if answer.error is None and not (answer.tokens and events.ended):
+            answer.error = f"the answer ended without its {'[DONE]' if answer.tokens else 'usage'}"
     except (OSError, ValueError) as error:
         answer.error = f"{type(error).__name__}: {error}"[:200]
     answer.ended = time.monotonic()
     return answer
 
 
-async def get(target: Target, path: str) -> Any:
-    """The JSON that a path answers with. Raises NetworkError."""
+async def get(target: Target, path: str, read: Callable[[bytes], Any] = json.loads) -> Any:
+    """What a path answers with, as `read` reads it. Raises NetworkError."""
     try:
         status, data = await _ask(target, "GET", path, b"")
         if status != 200:
             raise NetworkError(f"The server answers {path} with status {status}.")
-        return json.loads(data)
+        return read(data)
     except (OSError, ValueError) as error:
         raise NetworkError(
             f"The server at {target.host}:{target.port} does not answer.", hint="Is it running?"
@@ -99,12 +99,15 @@ class _Events:
     def __init__(self, answer: Answer) -> None:
         self._answer = answer
         self._held = b""
+        self.ended = False
+        """The last event, [DONE], has come."""
 
     def __call__(self, part: bytes) -> None:
         *blocks, self._held = (self._held + part).split(b"\n\n")
         for block in blocks:
             if block.startswith(b"data: {"):
                 self._take(json.loads(block[6:]))
+            self.ended = self.ended or block == b"data: [DONE]"
 
     def _take(self, event: Any) -> None:
         answer = self._answer
@@ -124,7 +127,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, request: bytes, take: Callable[[bytes], None]) -> None:
         self.status = 0
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        """What went wrong, if anything did."""
         self._request = request
         self._take = take
         self._buffer = b""
@@ -153,7 +157,7 @@ class _Connection(asyncio.Protocol):
 
     def _end(self, error: Exception | None) -> None:
         if not self.done.done():
-            self.done.set_result(None) if error is None else self.done.set_exception(error)
+            self.done.set_result(error)
 
     def _read_head(self) -> None:
         head, end, rest = self._buffer.partition(b"\r\n\r\n")
@@ -198,7 +202,8 @@ async def _ask(
         lambda: _Connection(request, sort), target.host, target.port
     )
     try:
-        await connection.done
+        if error := await connection.done:
+            raise error
     finally:
         transport.abort()
     return connection.status, b"".join(kept)

@@ -146,7 +146,10 @@ class RemoteEngine:
         if self.fault is None:
             self.fault = EngineFault("The engine is closed.")
         self._tell_everybody(FinishReason.ABORT, None)
-        self._writer.close()
+        if not self._writer.is_closing():
+            self._writer.abort()
+        pipe = self._writer.get_extra_info("pipe")
+        pipe.close()  # at once: the child, which is waited for here, ends with it
         try:
             self._process.wait(timeout=2)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,380 @@
+"""Load on a server of a tiny model: many at once, clients that leave or do not read, overload, soak, start and stop.
+
+    python -m benchmarks.load_targets [--slice] [--out benchmarks/load-targets.json] [L1 L2 ...]
+
+Runs each target, prints its figures and compares them with its bounds; the status is 1 if one is missed. L6 and
+L9 are the long forms of tests; L8 gives generated requests twenty times the examples that a test gives them.
+`--slice` is what CI runs: L1 to L5 and L7 in small. It enforces what does not depend on how busy the machine is
+(failures, equal answers, leaks), and only reports times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.watched_server import NAME, Setup, Watched
+from llmrs_cli.server.load import percentile, series
+from llmrs_cli.server.load_client import Answer, complete
+from tests.helpers.tiny_model import TinyModel, write_tiny
+
+MODEL = TinyModel(vocab=512, hidden=64, ffn=128, context=2048, tokenizer=True)
+MIB = 2**20
+
+
+@dataclass
+class Result:
+    """What one target came to."""
+
+    figures: dict[str, Any] = field(default_factory=dict)
+    missed: list[str] = field(default_factory=list)
+
+    def bound(self, name: str, value: float, most: float) -> None:
+        """A figure that may be at most so large."""
+        self.figures[name] = round(value, 3)
+        if not value <= most:
+            self.missed.append(f"{name} is {value:.3f}, at most {most:g}")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    small: bool
+    folder: str
+    device: str
+
+    def of(self, whole: int, part: int) -> int:
+        return part if self.small else whole
+
+    def setup(self, rows: int, queue: int = 1024) -> Setup:
+        return Setup(self.folder, self.device, rows=rows, queue=queue)
+
+    def timed(self, result: Result, name: str, value: float, most: float) -> None:
+        """A bound on a time: only told in small, where it is the machine that is measured."""
+        result.bound(name, value, float("inf") if self.small else most)
+
+
+def body(prompt: Sequence[int], tokens: int, **more: Any) -> dict[str, Any]:
+    return {
+        "model": NAME,
+        "prompt": list(prompt),
+        "max_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **more,
+    }
+
+
+def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
+    rng = random.Random(seed)
+    return [[rng.randrange(256) for _ in range(length)] for _ in range(count)]
+
+
+async def ask(server: Watched, given: dict[str, Any]) -> Answer:
+    return await complete(server.target, given, len(given["prompt"]))
+
+
+async def at_once(limit: int, works: Sequence[Callable[[], Awaitable[Answer | None]]]) -> list[Answer | None]:
+    """All of them, at most `limit` under way."""
+    room = asyncio.Semaphore(limit)
+
+    async def one(work: Callable[[], Awaitable[Answer | None]]) -> Answer | None:
+        async with room:
+            return await work()
+
+    return await asyncio.gather(*(one(work) for work in works))
+
+
+async def leaving(server: Watched, given: dict[str, Any], after: float) -> None:
+    """A request whose client leaves after some seconds."""
+    try:
+        await asyncio.wait_for(ask(server, given), after)
+    except TimeoutError:
+        return
+
+
+# -- the targets ----------------------------------------------------------------------------------------
+
+
+async def concurrency(size: Size) -> Result:
+    """L1: 64 streams at once; nothing fails, each answer is that of its prompt alone."""
+    result = Result()
+    with Watched(size.setup(64)) as server:
+        await server.ready()
+        asked = [body(prompt, 32) for prompt in prompts(32, 24)]
+        alone = [(await ask(server, one)).text for one in asked]
+        await server.look()
+        answers = await at_once(64, [partial(ask, server, one) for one in asked * size.of(16, 4)])
+        lag = (await server.look())["loop_lag_p99_ms"]
+    errors = [answer for answer in answers if answer is None or answer.error]
+    different = sum(a is not None and a.text != alone[i % len(alone)] for i, a in enumerate(answers))
+    result.figures["requests"] = len(answers)
+    result.bound("failed", len(errors), 0)
+    result.bound("different_from_alone", different, 0)
+    size.timed(result, "loop_lag_p99_ms", lag, 20)
+    return result
+
+
+async def abort_storm(size: Size) -> Result:
+    """L2: half of the clients leave at a random moment; soon after the end nothing of them is left."""
+    result, rng = Result(), random.Random(2)
+    with Watched(size.setup(32)) as server:
+        await server.ready()
+        await at_once(16, [partial(ask, server, body(prompt, 8)) for prompt in prompts(32, 16, seed=1)])
+        await server.idle()
+        before = await server.look()
+
+        def work(i: int, prompt: list[int]) -> Callable[[], Awaitable[Answer | None]]:
+            if i % 2:
+                given = body(prompt, 32, stream=i % 4 == 1, n=1 + i % 3)
+                return partial(leaving, server, given, rng.random() * 0.4)
+            return partial(ask, server, body(prompt, 32))
+
+        many = prompts(size.of(1000, 200), 40, seed=2)
+        answers = await at_once(64, [work(i, prompt) for i, prompt in enumerate(many)])
+        began = time.monotonic()
+        await server.idle()
+        seconds = time.monotonic() - began
+        await asyncio.sleep(1)
+        after = await server.look()
+    result.figures["requests"] = len(answers)
+    result.bound("failed_of_those_who_stayed", sum(bool(a and a.error) for a in answers), 0)
+    size.timed(result, "seconds_to_idle", seconds, 1)
+    result.bound("files_left", after["files"] - before["files"], 2)
+    result.bound("tasks_left", after["tasks"] - before["tasks"], 2)
+    return result
+
+
+async def slow_readers(size: Size) -> Result:
+    """L3: 20 clients do not read; 8 that do are at most twice as slow, and memory stays."""
+    result, seconds = Result(), size.of(30, 4)
+    with Watched(size.setup(32)) as server:
+        await server.ready()
+
+        async def live(until: float) -> list[Answer]:
+            found = []
+            while time.monotonic() < until:
+                found += await asyncio.gather(*(ask(server, body(p, 64)) for p in prompts(8, 24, seed=3)))
+            return found
+
+        await live(time.monotonic() + 1)
+        alone = await live(time.monotonic() + seconds / 2)
+        memory = server.memory()
+        stalled = [await _stalled(server, prompt) for prompt in prompts(20, 24, seed=4)]
+        beside = await live(time.monotonic() + seconds)
+        grown = server.memory() - memory
+        for client in stalled:
+            client.close()
+        await server.idle()
+    p95 = [percentile(sorted(series(answers)["itl"]), 95) for answers in (alone, beside)]
+    result.figures |= {"p95_itl_alone_ms": round(p95[0], 2), "p95_itl_ms": round(p95[1], 2)}
+    result.bound("failed", sum(bool(a.error) for a in alone + beside), 0)
+    size.timed(result, "p95_itl_ratio", p95[1] / p95[0], 2)
+    result.bound("memory_grown_mib", grown / MIB, 32)
+    return result
+
+
+async def _stalled(server: Watched, prompt: list[int]) -> socket.socket:
+    """A client that asks for much and reads nothing."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.setblocking(False)
+    loop = asyncio.get_running_loop()
+    await loop.sock_connect(client, (server.target.host, server.target.port))
+    data = json.dumps(body(prompt, 1500, logprobs=5)).encode()
+    await loop.sock_sendall(client, server.target.request("POST", "/v1/completions", data))
+    return client
+
+
+async def overload(size: Size) -> Result:
+    """L4: 512 arrivals in a second where 80 find room; those are served, the rest is refused at once."""
+    result = Result()
+    with Watched(size.setup(16, queue=64)) as server:
+        await server.ready()
+        await ask(server, body([1, 2], 4))
+        tasks = []
+        for prompt in prompts(512, 24, seed=5):
+            tasks.append(asyncio.create_task(ask(server, body(prompt, 64))))
+            await asyncio.sleep(1 / 512)
+        answers = await asyncio.gather(*tasks)
+        began = time.monotonic()
+        plain = await ask(server, body([1, 2], 4))
+        recovery = time.monotonic() - began
+    told = Counter(answer.status for answer in answers)
+    refused = sorted(1e3 * (a.ended - a.began) for a in answers if a.status == 429)
+    result.figures |= {"served": told[200], "refused": told[429]}
+    result.bound(
+        "neither_served_nor_refused", sum(count for code, count in told.items() if code not in (200, 429)), 0
+    )
+    result.bound("failed_of_those_accepted", sum(a.status == 200 and a.error is not None for a in answers), 0)
+    result.bound("failed_after", int(plain.error is not None), 0)
+    size.timed(result, "refusal_p99_ms", percentile(refused, 99) if refused else 0.0, 50)
+    size.timed(result, "recovery_seconds", recovery, 1)
+    return result
+
+
+async def soak(size: Size) -> Result:
+    """L5: thousands of short requests, some left, some with schemas, some bad; memory and objects stay."""
+    result, rng = Result(), random.Random(6)
+    count, step, warm = size.of(10_000, 900), size.of(1_000, 100), size.of(2_000, 300)
+    shared = prompts(8, 64, seed=7)
+    told: Counter[str] = Counter()
+    points: list[tuple[int, int]] = []
+    objects = []
+
+    async def one(server: Watched) -> None:
+        prompt = rng.choice(shared) + [rng.randrange(256) for _ in range(rng.randrange(1, 16))]
+        given, kind = body(prompt, rng.randrange(1, 12)), rng.random()
+        if kind < 0.1:
+            await leaving(server, body(prompt, 64), rng.random() * 0.05)
+            told["left"] += 1
+            return
+        if kind < 0.15:
+            given |= {"structured_outputs": {"choice": ["yes", "no", "perhaps"]}, "ignore_eos": False}
+        elif kind < 0.2:
+            given["max_tokens"] = -1
+        answer = await ask(server, given)
+        told[f"{answer.status}{'' if answer.status != 200 or not answer.error else ' broken'}"] += 1
+
+    with Watched(size.setup(16)) as server:
+        await server.ready()
+        for done in range(0, count, step):
+            room = asyncio.Semaphore(16)
+
+            async def guarded(room: asyncio.Semaphore = room) -> None:
+                async with room:
+                    await one(server)
+
+            await asyncio.gather(*(guarded() for _ in range(step)))
+            await server.idle()
+            if done + step >= warm:
+                points.append((done + step, server.memory()))
+                objects.append((await server.look())["objects"])
+    result.figures |= {"requests": count, "told": dict(told), "memory_mib": round(points[-1][1] / MIB, 1)}
+    result.bound("unexpected", sum(told.values()) - told["200"] - told["400"] - told["left"], 0)
+    slope = statistics.linear_regression(*zip(*points, strict=True)).slope / 1024
+    result.bound("kib_a_request", slope, size.of(1, 32) / 2)
+    result.bound("objects_grown", objects[-1] - objects[0], 2_000)
+    return result
+
+
+async def kill_loop(size: Size) -> Result:
+    """L6: a batch that is killed fifty times loses and repeats nothing."""
+    return _tests("tests/cli/test_batch_kills.py")
+
+
+async def lifecycle(size: Size) -> Result:
+    """L7: start and stop; an idle server ends within a second and leaves nothing."""
+    result, stops, starts = Result(), [], []
+    for _ in range(size.of(30, 3)):
+        began = time.monotonic()
+        with Watched(size.setup(4)) as server:
+            await server.ready()
+            starts.append(time.monotonic() - began)
+            await ask(server, body([1, 2, 3], 4))
+            child, began = server.child, time.monotonic()
+            server.process.terminate()
+            status = await asyncio.to_thread(server.process.wait, 60)
+            stops.append(time.monotonic() - began)
+            result.bound("status", status, 0)
+            result.bound("left_behind", int(Path(f"/proc/{child}").exists()), 0)
+    result.figures["median_start_seconds"] = round(statistics.median(starts), 2)
+    size.timed(result, "slowest_stop_seconds", max(stops), 1)
+    return result
+
+
+async def generated_requests(size: Size) -> Result:
+    """L8: a hundred generated requests of each kind and path, of the right kind and of the wrong one."""
+    return _tests("tests/server/test_openapi.py", LLMRS_EXAMPLES="100")
+
+
+async def stateful(size: Size) -> Result:
+    """L9: the scheduler against a naive model, five thousand times two hundred steps."""
+    return _tests("tests/engine/test_scheduler_properties.py")
+
+
+def _tests(path: str, **variables: str) -> Result:
+    result, began = Result(), time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", path, "-o", "timeout=3600"]
+    run = subprocess.run(
+        command, env={**os.environ, "SOAK": "1", **variables}, capture_output=True, text=True
+    )
+    result.figures |= {
+        "seconds": round(time.monotonic() - began),
+        "said": run.stdout.strip().splitlines()[-1:],
+    }
+    result.bound("status", run.returncode, 0)
+    return result
+
+
+TARGETS: dict[str, Callable[[Size], Coroutine[Any, Any, Result]]] = {
+    "L1": concurrency,
+    "L2": abort_storm,
+    "L3": slow_readers,
+    "L4": overload,
+    "L5": soak,
+    "L6": kill_loop,
+    "L7": lifecycle,
+    "L8": generated_requests,
+    "L9": stateful,
+}
+SLICE = ("L1", "L2", "L3", "L4", "L5", "L7")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--slice", action="store_true")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("targets", nargs="*", choices=[[], *TARGETS])
+    given = parser.parse_args()
+    report: dict[str, Any] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "command": "python -m " + " ".join(["benchmarks.load_targets", *sys.argv[1:]]),
+        "machine": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before": round(os.getloadavg()[0], 2),
+        "model": "2 layers, hidden 64, vocabulary 512, context 2048, random",
+        "targets": {},
+    }
+    missed = 0
+    with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:
+        size = Size(given.slice, str(write_tiny(Path(folder) / NAME, MODEL)), given.device)
+        for name in given.targets or (SLICE if given.slice else TARGETS):
+            began = time.monotonic()
+            result = asyncio.run(TARGETS[name](size))
+            missed += len(result.missed)
+            seconds = round(time.monotonic() - began, 1)
+            report["targets"][name] = {
+                "what": (TARGETS[name].__doc__ or "").partition(": ")[2],
+                "met": not result.missed,
+                "seconds": seconds,
+                **result.figures,
+            }
+            print(name, f"{seconds} s", json.dumps(result.figures), *result.missed, sep="  ", flush=True)
+            if given.out:
+                given.out.write_text(json.dumps(report, indent=1) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from llmrs_cli.cli.root import root
 from llmrs_cli.errors import UsageError
 from llmrs_cli.server.load import Plan, bodies, gaps, percentile, report
-from llmrs_cli.server.load_client import Answer, Target
+from llmrs_cli.server.load_client import Answer, Target, complete
 from tests.helpers.served import Served
 
 PLAN = Plan("m", vocab=100, prompts=50, input_tokens=10, output_tokens=4)
@@ -135,3 +137,67 @@ def test_limits_have_names_we_know() -> None:
     result = CliRunner().invoke(root, ["bench", "serve", "--goodput", "speed:5"])
     assert result.exit_code == 2
     assert "ttft:200" in result.stderr
+
+
+# -- the client, before a server that sends what it is told to ----------------------------------------------
+
+STREAM = b"".join(
+    b"%x\r\n%b\r\n" % (len(part), part)
+    for part in (
+        b'data: {"choices":[{"text":"He","finish_reason":null}]}\n\ndata: {"choices":',
+        b'[{"text":"llo","finish_reason":"length"}]}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n',
+        b"data: [DONE]\n\n",
+        b"",
+    )
+)
+HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def answer_to(pieces: Iterable[bytes]) -> Answer:
+    """What the client makes of a response that comes in pieces."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"{}")
+        for piece in pieces:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        writer.close()
+
+    async def scene() -> Answer:
+        server = await asyncio.start_server(respond, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            return await complete(Target("127.0.0.1", port, ""), {}, 9)
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_stream_is_read_however_it_is_cut(size: int) -> None:
+    data = HEAD + STREAM
+    answer = answer_to(data[i : i + size] for i in range(0, len(data), size))
+    assert (answer.error, answer.status, answer.text) == (None, 200, "Hello")
+    assert (answer.prompt_tokens, answer.tokens, len(answer.arrivals)) == (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "no answer"),
+        (HEAD + STREAM[:40], "cut off"),
+        (HEAD + STREAM.replace(b"data: [DONE]", b"data: [NONE]"), "without its [DONE]"),
+        (HEAD + b"5\r\ndata:\r\n0\r\n\r\n", "without its usage"),
+        (HEAD + b"zz\r\n\r\n", "ValueError"),
+        (b"HTTP/1.1 429 Too Many Requests\r\n\r\nlater", "status 429: b'later'"),
+        (b"SSH-2.0-x nothing\r\n\r\n", "ValueError"),
+        (
+            HEAD + b'1b\r\ndata: {"error":{"message":1}}\r\n2\r\n\n\n\r\n0\r\n\r\n',
+            "1",
+        ),
+    ],
+    ids=["nothing", "cut off", "no end", "no usage", "no size", "refused", "not HTTP", "an error"],
+)
+def test_whatever_is_wrong_with_an_answer_is_told(data: bytes, said: str) -> None:
+    assert said in (answer_to([data]).error or "")

@@ -178,6 +178,10 @@ class Backend(ABC):
         """
         return body()
 
+    def explain(self, error: BaseException) -> str | None:
+        """What an exception of a library beneath means, in a sentence; None if it is none of theirs."""
+        return None
+
     def close(self) -> None:  # noqa: B027 (nothing to give back is a valid answer)
         """Give back what the backend holds; it is not used afterwards."""
 

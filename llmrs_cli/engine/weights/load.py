@@ -40,7 +40,7 @@ def load_model(
     check_parameters(checkpoint)
     spec = checkpoint.spec
     length = min(spec.max_context, context or spec.max_context)
-    with files_of(checkpoint.parameters, backend.read_ahead) as read:
+    with files_of(_in_order(checkpoint), backend.read_ahead) as read:
         reader = _Reader(checkpoint.parameters, read, backend, progress)
         embedding = reader.linear("embedding", names.EMBEDDING)
         layers = tuple(_load_layer(reader, spec, layer) for layer in range(spec.layers))
@@ -73,6 +73,19 @@ def _load_layer(reader: _Reader, spec: ModelSpec, layer: int) -> LayerWeights:
         gate_up=linear("gate_up", names.GATE, names.UP),
         down=linear("down", names.DOWN),
     )
+
+
+def _in_order(checkpoint: Checkpoint) -> dict[str, Parameter]:
+    """The parameters that are wanted, in the order of `_load_layer`."""
+    of_layer = [names.ATTENTION_NORM]
+    for modules in ((names.Q, names.K, names.V), (names.O,), (names.GATE, names.UP), (names.DOWN,)):
+        of_layer += [f"{module}.{kind}" for kind in ("weight", "bias") for module in modules]
+        of_layer += [names.Q_NORM, names.K_NORM] if names.Q in modules else []
+        of_layer += [names.MLP_NORM] if names.O in modules else []
+    layers = (in_layer(layer, name) for layer in range(checkpoint.spec.layers) for name in of_layer)
+    wanted = [names.EMBEDDING, *layers, names.NORM]
+    wanted += [] if checkpoint.spec.tied_head else [names.HEAD]
+    return {name: checkpoint.parameters[name] for name in wanted if name in checkpoint.parameters}
 
 
 class _Reader:

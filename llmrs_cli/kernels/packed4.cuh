@@ -26,6 +26,13 @@ DEVICE u32 add_pairs(u32 a, u32 b) {
     return sum;
 }
 
+// (bits & mask) | also, in one instruction: left to itself the compiler makes two of it, for it has room for one constant.
+DEVICE u32 mask_or(u32 bits, u32 mask, u32 also) {
+    u32 out;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(out) : "r"(bits), "r"(mask), "r"(also));
+    return out;
+}
+
 // What the codes of a group need, for rows g and g + 8 of a tile.
 struct Head {
     u32 offset[2];  // -(16 + zero), twice
@@ -56,7 +63,7 @@ DEVICE void decode(u32 word, const Head& head, u32 (&a)[4]) {
     constexpr int SHIFT = BF16 ? 3 : 0;
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {
-        const u32 plus_sixteen = (__funnelshift_r(word, word, 4 * pair + SHIFT) & MASK) | SIXTEEN;
+        const u32 plus_sixteen = mask_or(__funnelshift_r(word, word, 4 * pair + SHIFT), MASK, SIXTEEN);
         a[pair] = add_pairs(plus_sixteen, head.offset[pair % 2]);
     }
 }

@@ -48,36 +48,35 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
     if (worker < workers) unit = line.start_of(worker), past = line.start_of(worker + 1);
     const u32 start = unit;
 
-    // The copies run ahead of the products, with their own place.
-    u32 next = unit, next_row = unit / across, next_k = unit % across;
-    auto copy_weights = [&](int slot) {
-        if (next < past) {
-            const i64 whole = i64(next_row * TILES / UNIT_TILES) * across + next_k;
-            const u8* from = packed + whole * UNIT_BYTES + next_row * TILES % UNIT_TILES * TILE_BYTES;
-            const u32 to = shared_address(ring) + slot * slot_bytes;
+    // The copies run ahead of the products, with their own place: a row of units, and a column of it.
+    auto copy_weights = [&](int slot, u32 row, u32 column) {
+        const i64 whole = i64(row * TILES / UNIT_TILES) * across + column;
+        const u8* from = packed + whole * UNIT_BYTES + row * TILES % UNIT_TILES * TILE_BYTES + lane * 16;
+        const u32 to = shared_address(ring) + slot * slot_bytes + lane * 16;
 #pragma unroll
-            for (int i = 0; i < WEIGHT_BYTES; i += 512)
-                if (i + lane * 16 < WEIGHT_BYTES) copy_async(to + i + lane * 16, from + i + lane * 16, true);
-        }
-        next++;
-        if (++next_k == across) next_k = 0, next_row++;
+        for (int i = 0; i < WEIGHT_BYTES; i += 512)
+            if (i + 512 <= WEIGHT_BYTES || lane * 16 < WEIGHT_BYTES - i) copy_async(to + i, from + i, true);
     };
-    u32 next_x = unit, next_x_k = next_k;
-    auto copy_x = [&](int slot) {
-        if (!norm && next_x < past) {
-            const u32 to = shared_address(ring) + slot * slot_bytes + WEIGHT_BYTES + lane % 16 * 16;
-            const int k = next_x_k * TILE_COLUMNS + lane % 16 * 8;
-            for (int token = lane / 16; token < p.m; token += 2)
-                copy_async(to + token * X_STRIDE, p.x + i64(token) * p.k + k, k < p.k);
-        }
-        next_x++;
-        if (++next_x_k == across) next_x_k = 0;
+    auto copy_x = [&](int slot, u32 column) {
+        const u32 to = shared_address(ring) + slot * slot_bytes + WEIGHT_BYTES + lane % 16 * 16;
+        const int k = column * TILE_COLUMNS + lane % 16 * 8;
+#pragma unroll 1
+        for (int token = lane / 16; token < p.m; token += 2)
+            copy_async(to + token * X_STRIDE, p.x + i64(token) * p.k + k, k < p.k);
+    };
+    auto advance = [&](u32& row, u32& column) {
+        if (++column == across) column = 0, row++;
     };
 
     allow_next();
-    for (int s = 0; s < STAGES; s++) {
-        copy_weights(s);
-        copy_commit();
+    u32 next = unit, next_row = unit / across, next_column = unit % across;
+    {
+        u32 row = next_row, column = next_column;
+        for (int s = 0; s < STAGES; s++) {
+            if (unit + s < past) copy_weights(s, row, column);
+            copy_commit();
+            advance(row, column);
+        }
     }
     if (norm) {  // columns that fill up the last unit
         const int filling = across * TILE_COLUMNS - p.k;
@@ -88,11 +87,11 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
     if (norm) {
         norm_rows<8>(p, normed, normed_stride, scratch, factors);
         __syncthreads();
-    } else {
-        for (int s = 0; s < STAGES; s++) {
-            copy_x(s);
-            copy_commit();
-        }
+    }
+    for (int s = 0; s < STAGES; s++, next++) {
+        if (!norm && next < past) copy_x(s, next_column);
+        copy_commit();
+        advance(next_row, next_column);
     }
 
     float total[TILES][4];
@@ -178,9 +177,13 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
             __syncwarp();  // what other lanes copied is here
             multiply(slot, unit - begin);
             __syncwarp();  // all have read
-            copy_weights(slot);
-            copy_x(slot);
+            if (next < past) {
+                copy_weights(slot, next_row, next_column);
+                if (!norm) copy_x(slot, next_column);
+                advance(next_row, next_column);
+            }
             copy_commit();
+            next++;
             if (++slot == STAGES) slot = 0;
         }
         const bool whole = start <= begin && end == begin + across;

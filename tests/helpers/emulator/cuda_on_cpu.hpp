@@ -251,6 +251,7 @@ inline u16 narrow(float f) {
     return BF16 ? float_to_bf16(f) : float_to_f16(f != f ? f : min(max(f, -65504.0f), 65504.0f));
 }
 inline u32 pack2(float low, float high) { return narrow(low) | u32(narrow(high)) << 16; }
+inline u32 mask_or(u32 bits, u32 mask, u32 also) { return (bits & mask) | also; }
 // Both halves of a pair plus those of another: exact in the tests' small integers, so any rounding shows.
 inline u32 add_pairs(u32 a, u32 b) {
     u32 out = 0;

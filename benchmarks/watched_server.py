@@ -43,6 +43,7 @@ class Setup:
     queue: int = 256
     command: tuple[str, ...] = CHILD
     """What runs the engine."""
+    deterministic: bool = False
 
 
 class Window:
@@ -164,15 +165,22 @@ def _anonymous(pid: int) -> int:
 
 
 def main() -> None:
-    from llmrs_cli.server.run import Load, Tell, serve
+    from llmrs_cli.server import run
     from llmrs_cli.server.settings import ServerSettings
 
     setup = Setup(**json.loads(sys.argv[1]))
-    load = Load(Path(setup.folder), setup.device, setup.context, setup.rows, command=tuple(setup.command))
-    tell = Tell(lambda done, whole: None, Window(Path(sys.argv[3])).open)
+    load = run.Load(
+        Path(setup.folder),
+        setup.device,
+        setup.context,
+        setup.rows,
+        deterministic=setup.deterministic,
+        command=tuple(setup.command),
+    )
+    tell = run.Tell(lambda done, whole: None, Window(Path(sys.argv[3])).open)
     with socket.socket(fileno=int(sys.argv[2])) as listener:
         listener.setblocking(False)
-        serve(listener, ServerSettings((NAME,), queue=setup.queue), load, tell, quiet=True)
+        run.serve(listener, ServerSettings((NAME,), queue=setup.queue), load, tell, quiet=True)
 
 
 if __name__ == "__main__":

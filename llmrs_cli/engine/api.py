@@ -13,13 +13,14 @@ is never in the device's way. `submit`, `abort`, `step`, `check` and `close` bel
 
 Faults. A request that cannot be served raises where it is submitted; one whose logits are not numbers
 ends alone with finish ERROR. An exception inside a step breaks the engine: every request gets one last
-event with finish ERROR, `fault` says why, and `submit` raises it from then on.
+event with finish ERROR, `fault` says why, in which step and with which requests, and `submit` raises it from
+then on. (The file is long because an engine's whole life stands here: put together, run, broken, closed.)
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from llmrs_cli.engine.backends.base import Backend
     from llmrs_cli.engine.backends.handles import ModelWeights
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
+
+
+NAMED = 8
+"""Requests that a fault names."""
 
 
 class StepRunner(Protocol):
@@ -86,8 +91,10 @@ class Engine:
         release: Callable[[], None] = _nothing,
         clock: Callable[[], float] = time.monotonic,
         grammars: Grammars | None = None,
+        explain: Callable[[BaseException], str | None] = lambda error: None,
     ) -> None:
-        """`vocab` counts the ids that a prompt may hold; `release` is called once, by `close`."""
+        """`vocab` counts the ids that a prompt may hold; `release` is called once, by `close`; `explain` says
+        in a sentence what an exception of the device means, if it knows."""
         self.vocab = vocab
         self.lookahead = lookahead
         self.fault: EngineFault | None = None
@@ -95,6 +102,7 @@ class Engine:
         self._scheduler = scheduler
         self._runner = runner
         self._release = release
+        self._explain = explain
         self._clock = clock
         self._grammars = grammars
         self._recorder = Recorder()
@@ -214,15 +222,17 @@ class Engine:
         self._events += events
 
     def _break(self, error: BaseException) -> None:
-        """From now on the engine is broken; whoever waits is told once."""
-        reason = error.message if isinstance(error, LlmrsError) else f"{type(error).__name__} in a step."
+        """From now on the engine is broken; whoever waits is told once, and none about the requests of others."""
+        reason = error.message if isinstance(error, LlmrsError) else self._explain(error)
+        reason = reason or f"{type(error).__name__}."
+        step, concerned = self._scheduler.under_way()
+        where = f" in step {step} with {_listed(concerned)}" if concerned else ""
         self.fault = EngineFault(
-            f"The engine failed: {reason}", hint="Start it again; `llmrs doctor` checks the device."
+            f"The engine failed{where}: {reason}", hint="Start it again; `llmrs doctor` checks the device."
         )
         self.fault.__cause__ = error
-        self._give(
-            [TokenEvent(name, finish=FinishReason.ERROR, error=self.fault.message) for name in self._open]
-        )
+        told = f"The engine failed: {reason}"
+        self._give([TokenEvent(name, finish=FinishReason.ERROR, error=told) for name in self._open])
 
     # -- the rest of its life -------------------------------------------------------------------------
 
@@ -253,6 +263,12 @@ class Engine:
         release()
 
 
+def _listed(names: Sequence[str]) -> str:
+    """'2 requests (a, b)', and of many only the first."""
+    shown = ", ".join(names[:NAMED]) + (", …" if len(names) > NAMED else "")
+    return f"{len(names)} request{'s' if len(names) > 1 else ''} ({shown})"
+
+
 def open_engine(
     checkpoint: Checkpoint,
     backend: Backend,
@@ -280,6 +296,7 @@ def open_engine(
     except MemoryError as error:
         raise DoesNotFitError(
             f"Memory ran out while loading: {plan}; {size(backend.free_bytes())} are left now."
+            f" {backend.explain(error) or ''}".rstrip()
         ) from error
 
 
@@ -307,5 +324,6 @@ def assemble(
         vocab=spec.vocab,
         lookahead=backend.lookahead,
         release=release,
+        explain=backend.explain,
         grammars=None if grammars is None else Grammars(grammars, runner, Masks(spec.vocab)),
     )

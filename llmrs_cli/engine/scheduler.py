@@ -87,6 +87,12 @@ class Scheduler:
         """Plans that await their `commit`."""
         return len(self._flights)
 
+    def under_way(self) -> tuple[int, list[str]]:
+        """The newest step that awaits its `commit`, and the requests of all that do."""
+        plans = [plan for plan, _ in self._flights]
+        ids = dict.fromkeys(chunk.request_id for plan in plans for chunk in plan.chunks)
+        return (plans[-1].number if plans else 0), list(ids)
+
     # -- add ------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> None:

@@ -19,7 +19,7 @@ from llmrs_cli.engine.memory import model_sizes
 from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import DoesNotFitError
-from tests.helpers.fake_cuda import cuda_backend, drawn
+from tests.helpers.fake_cuda import Device, Event, RuntimeFailure, cuda_backend, drawn
 from tests.helpers.steps import batch, greedy
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
@@ -262,3 +262,53 @@ def test_every_product_is_of_one_size_whatever_the_step(tmp_path: Any) -> None:
 def test_packed_weights_are_widened_where_bits_must_be_fixed() -> None:
     with cuda_backend(deterministic=True, packed=True) as backend:
         assert backend.weight_bytes((64, 64), "4-bit AWQ, group 64", 2048) == 2 * 64 * 64
+
+
+# -- faults -----------------------------------------------------------------------------------------------
+
+
+def test_a_fault_of_the_gpu_is_told_with_its_step_and_requests(
+    backend: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=2, memory=1 << 30)
+    params = SamplingParams(max_tokens=50, ignore_eos=True)
+    for name in ("a", "b"):
+        engine.submit(Request(name, (1, 2, 3), params))
+    for _ in range(5):
+        engine.step()
+
+    def lost(self: object) -> None:
+        raise RuntimeFailure("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    monkeypatch.setattr(Event, "synchronize", lost)
+    monkeypatch.setattr(Device, "synchronise", lost)
+    events = engine.step()
+    assert {(event.request_id, event.finish) for event in events} == {("a", "error"), ("b", "error")}
+    assert engine.fault is not None
+    assert engine.fault.exit_code == 8
+    assert engine.fault.message.startswith(
+        "The engine failed in step 6 with 2 requests (a, b): The GPU reports"
+    )
+    engine.close()  # the lost device answers it with the same error
+
+
+def test_memory_of_the_gpu_that_runs_out_is_told_with_needed_and_free(backend: Any) -> None:
+    error = MemoryError("Out of memory allocating 3,145,728 bytes (allocated so far: 7 bytes).")
+    free = "65,536.0 MiB are free."
+    assert backend.explain(error) == f"The memory of the GPU ran out: 3.0 MiB were needed, {free}"
+    assert backend.explain(MemoryError()) == f"The memory of the GPU ran out: {free}"
+    assert backend.explain(ValueError("x")) is None
+
+
+def test_memory_that_runs_out_while_loading_says_what_was_needed(
+    backend: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError("Out of memory allocating 1,048,576 bytes (allocated so far: 7 bytes).")
+
+    monkeypatch.setattr(backend, "alloc_kv", full)
+    with pytest.raises(
+        DoesNotFitError, match=r"while loading: weights .* 1.0 MiB were needed, .* are free"
+    ) as caught:
+        open_random(backend, tmp_path, context=256, rows=2, memory=1 << 30)
+    assert caught.value.exit_code == 6

@@ -223,7 +223,8 @@ def test_a_step_that_fails_ends_every_request_once_and_the_engine_takes_no_more(
     events = drain(e)
     assert ends(events) == dict.fromkeys("abc", FinishReason.ERROR)
     errors = {event.error for event in events if event.finish}
-    assert errors == {"The engine failed: ValueError in a step."}
+    assert errors == {"The engine failed: ValueError."}
+    assert e.fault is not None and "secret" not in e.fault.message
     assert isinstance(e.fault, EngineFault) and isinstance(e.fault.__cause__, ValueError)
     with pytest.raises(EngineFault, match="failed"):
         e.submit(request("d", [1]))
@@ -236,6 +237,33 @@ def test_a_fault_with_a_sentence_keeps_it() -> None:
     e.submit(request("a", [1]))
     (event,) = drain(e)
     assert event.error == "The engine failed: The device was lost."
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_fault_names_the_step_and_the_requests_it_had(lookahead: int) -> None:
+    e = engine(lookahead, Failing("collect", 3, ValueError()), rows=2)
+    for name in "abc":
+        e.submit(request(name, [1, 2], max_tokens=20))
+    drain(e)
+    assert e.fault is not None
+    assert e.fault.message == f"The engine failed in step {3 + lookahead} with 2 requests (a, b): ValueError."
+
+
+def test_a_fault_of_many_requests_names_the_first() -> None:
+    e = Engine(
+        Scheduler(limits(rows=12, blocks=60, busy_budget=20, idle_budget=40)),
+        Failing("collect", 1, ValueError("address 0x7f")),
+        vocab=VOCAB,
+        explain=lambda error: f"The GPU reports {error}.",
+    )
+    for number in range(12):
+        e.submit(request(f"r{number}", [1, 2], max_tokens=20))
+    drain(e)
+    assert e.fault is not None
+    assert e.fault.message == (
+        "The engine failed in step 1 with 12 requests (r0, r1, r2, r3, r4, r5, r6, r7, …):"
+        " The GPU reports address 0x7f."
+    )
 
 
 def test_an_interrupt_in_a_step_breaks_the_engine_and_is_passed_on() -> None:

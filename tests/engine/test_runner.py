@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrs_cli.engine.backends.base import RowLimits
+from llmrs_cli.engine.backends.base import HEAD_ROWS, RowLimits
 from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.engine.backends.reference import CanonicalLinear, ReferenceBackend
 from llmrs_cli.engine.plan import BlockGrant, Chunk, RowStart, Sampled, StepPlan
-from llmrs_cli.engine.runner import HEAD_ROWS, Runner
+from llmrs_cli.engine.runner import Runner
 from llmrs_cli.engine.types import SamplingParams
 from llmrs_cli.engine.weights.packed import Dense
 from tests.helpers.naive import greedy_answer, naive_logits

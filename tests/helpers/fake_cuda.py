@@ -74,6 +74,14 @@ class Pinned(bytearray):
         return SimpleNamespace(size=len(self))
 
 
+class DriverError(Exception):
+    """A driver that fails."""
+
+
+class RuntimeFailure(Exception):
+    """A GPU that fails."""
+
+
 class Event:
     """Something that has always happened already; its time is the number of launches before it, in ms."""
 
@@ -262,7 +270,9 @@ def fake_cupy() -> ModuleType:
     parts.Device = lambda ordinal=0: SimpleNamespace(use=lambda: None, synchronize=lambda: None)
     parts.get_current_stream = lambda: stream
     parts.get_elapsed_time = lambda start, end: float(end.count - start.count)
+    parts.driver = SimpleNamespace(CUDADriverError=DriverError)
     parts.runtime = SimpleNamespace(
+        CUDARuntimeError=RuntimeFailure,
         memGetInfo=lambda: (64 << 30, 139 << 30),
         getDeviceCount=lambda: 1,
         memcpyAsync=lambda target, source, size, kind, stream: ctypes.memmove(target, source, size) and None,

@@ -10,6 +10,7 @@ what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear, widened
-from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_memory import Arena, device_errors, explain
 from llmrs_cli.engine.backends.cuda_packed import (
     KEEP_PACKED,
     PackedLinear,
@@ -180,7 +181,14 @@ class CudaBackend(Backend):
     def run(self, key: Hashable, body: Callable[[], Result]) -> Result:
         return self._graphs.run((key, self._arena.generation), body)
 
+    def explain(self, error: BaseException) -> str | None:
+        return explain(error, self.free_bytes)
+
     def close(self) -> None:
+        with suppress(*device_errors()):  # one that has failed says so again to every call
+            self._give_back()
+
+    def _give_back(self) -> None:
         self.device.synchronise()
         self._graphs = Graphs()
         self._arena, self._head_arena = Arena(), Arena()

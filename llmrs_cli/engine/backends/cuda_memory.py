@@ -7,11 +7,15 @@ so whoever records one also keeps the `generation` of the arena and drops the gr
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import cupy as cp
 import numpy as np
+
+_NEEDED = re.compile(r"allocating ([\d,]+) bytes")
 
 
 @dataclass(slots=True)
@@ -83,3 +87,22 @@ class PinnedRing:
             event = self._events[index] = cp.cuda.Event(disable_timing=True)
         event.record()
         return event
+
+
+def device_errors() -> tuple[type[Exception], ...]:
+    """What CuPy raises where the GPU or its driver fails."""
+    return cp.cuda.runtime.CUDARuntimeError, cp.cuda.driver.CUDADriverError
+
+
+def explain(error: BaseException, free: Callable[[], int]) -> str | None:
+    """A failure of the GPU in a sentence: what it reports, or what was needed and what is `free`."""
+    if isinstance(error, MemoryError):
+        match = _NEEDED.search(str(error))
+        needed = f"{mebibytes(int(match[1].replace(',', '')))} were needed, " if match else ""
+        return f"The memory of the GPU ran out: {needed}{mebibytes(free())} are free."
+    return f"The GPU reports {error}." if isinstance(error, device_errors()) else None
+
+
+def mebibytes(count: int) -> str:
+    """Bytes for people, in one unit, so that two can be compared."""
+    return f"{count / 2**20:,.1f} MiB"

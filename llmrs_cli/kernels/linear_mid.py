@@ -13,6 +13,8 @@ from llmrs_cli.kernels.loader import Unit
 
 TOKENS = (16, 32, 64, 96, 128, 192, 256)
 """Tokens of one tile; more are several tiles."""
+WIDE_TOKENS = 128
+"""Of a tile of 256 rows, at most."""
 COLUMNS = 64
 """Values of k in one step."""
 ALIGNMENT = 1024
@@ -71,8 +73,9 @@ def tile_tokens(m: int) -> int:
 
 
 def default_plan(m: int, n: int, k: int, multiprocessors: int, warps: int = 8, stages: int = 4) -> MidPlan:
-    """One block a multiprocessor."""
+    """One block a multiprocessor; `warps` are 8 where more would leave too few registers for the tokens."""
     tokens = tile_tokens(m)
+    warps = min(warps, 8) if tokens > WIDE_TOKENS else warps
     steps = ceil_div(n, 16 * warps) * ceil_div(m, tokens) * ceil_div(k, COLUMNS)
     return MidPlan(min(multiprocessors, steps), tokens, warps, stages)
 

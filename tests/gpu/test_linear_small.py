@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ SHAPES = [(512, 96), (4608, 3584), (1000, 576), (8, 128), (896, 4864), (321, 103
 """(N, K): K that is no multiple of 32 or 128, N that is no multiple of 8, fewer rows than blocks."""
 
 
-def plan_for(device: CudaDevice, n: int, k: int) -> SmallPlan:
-    return default_plan(n, k, device.multiprocessors, device.shared_limit)
+def plan_for(device: CudaDevice, n: int, k: int, held: int = 1) -> SmallPlan:
+    return replace(default_plan(n, k, device.multiprocessors, device.shared_limit), held=held)
 
 
 @pytest.mark.parametrize("bf16", TYPES)
@@ -98,6 +99,23 @@ def test_a_token_does_not_depend_on_its_neighbours(device: CudaDevice) -> None:
     linear_small(device, True, plan, "logits", w, together, x=x)
     linear_small(device, True, plan, "logits", w, alone, x=cp.ascontiguousarray(x[5:6]))
     assert (together[5] == alone[0]).all()
+
+
+@pytest.mark.parametrize("m", [1, 2, 4, 8, 16])
+@pytest.mark.parametrize("blocks", [1, 5, 132])
+def test_sums_that_wait_are_the_same_sums(device: CudaDevice, m: int, blocks: int) -> None:
+    rng = np.random.default_rng(m)
+    n, k = 5008, 520
+    w, _ = halves(rng.standard_normal((n, k)), True)
+    x, _ = halves(rng.standard_normal((m, k)), True)
+    found = []
+    for held in (1, 3, 8):
+        out = cp.full((m, n), np.nan, cp.float32)
+        plan = replace(plan_for(device, n, k, held), blocks=blocks)
+        linear_small(device, True, plan, "logits", w, out, x=x)
+        found.append(out)
+    assert (found[0] == found[1]).all()
+    assert (found[0] == found[2]).all()
 
 
 def test_float16_saturates(device: CudaDevice) -> None:

@@ -1,0 +1,1 @@
+"""Kernel variants side by side: checked against each other and timed, one table. See `__main__`."""

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmrs_cli.hub.files import flush_folder, publish, write_whole
+from llmrs_cli.hub.files import flush_folder, fresh_name, publish, write_whole
 from llmrs_cli.hub.listing import RepoFile, is_commit, weight_names
 
 MAX_INDEX = 64 << 20
@@ -95,7 +94,7 @@ class CachedRepo:
         with suppress(FileNotFoundError):
             publish(self.partial(file), self.blob(file))
         target = self.snapshot(commit) / file.name
-        temporary = target.with_name(f".{uuid.uuid4().hex}")
+        temporary = target.with_name(fresh_name())
         try:
             temporary.symlink_to(os.path.relpath(self.blob(file), target.parent))
         except OSError:

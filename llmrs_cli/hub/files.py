@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import shutil
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -89,6 +87,8 @@ def folder_bytes(folder: Path) -> int:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal."""
+    import hashlib  # what only reads folders hashes nothing
+
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -118,6 +118,11 @@ def _disk_full(folder: Path, needed: int, free: int) -> LlmrsError:
     )
 
 
+def fresh_name() -> str:
+    """A hidden name that no other file has."""
+    return f".{os.urandom(16).hex()}"
+
+
 def publish(temporary: Path, target: Path) -> None:
     """Give a finished file its name: flush it, rename it over `target`, flush the folder."""
     with temporary.open("rb") as file:
@@ -138,7 +143,7 @@ def flush_folder(folder: Path) -> None:
 
 def write_whole(target: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write a small file so that readers see the old content or the new one."""
-    temporary = target.with_name(f".{uuid.uuid4().hex}")
+    temporary = target.with_name(fresh_name())
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         with os.fdopen(descriptor, "wb") as file:

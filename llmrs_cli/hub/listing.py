@@ -6,7 +6,6 @@ for large ones, git's own blob hash for the rest). Nothing in it is trusted befo
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -73,6 +72,8 @@ class RepoFile:
 
     def _digest(self) -> Any:
         """A hash object that ends at `hash` when fed with the right content."""
+        import hashlib  # listing what is here hashes nothing
+
         if len(self.hash) == 64:
             return hashlib.sha256()
         return hashlib.sha1(b"blob %d\0" % self.size, usedforsecurity=False)

@@ -1,13 +1,14 @@
 """The files of one durable run: output, errors, journal, manifest; what is there, and what may be done with it.
 
 In this order: construct (refuses what would destroy something), `take_up` (settles what is done already,
-before any model is loaded), `open` (the first write), then `finish` or `leave`.
+before any model is loaded), `open` (the first write), then `finish`, if all is done; `close` in any case.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
@@ -135,26 +136,27 @@ class JobFiles:
             )
         new = beside(self._journal_path, durable.TEMPORARY)
         journal = Journal.create(new, self._header())
-        for record in adopted([path for path in self._paths if path.exists()], rows()):
-            journal.append(record)
-        journal.sync()
-        journal.close()
+        try:
+            for record in adopted([path for path in self._paths if path.exists()], rows()):
+                journal.append(record)
+            journal.sync()
+        finally:
+            journal.close()
         durable.replace(new, self._journal_path)
         self._say(f"{quoted(str(self._target.output))} has no journal: its lines are taken as they are.")
 
     def _take_up_journal(self, rows: Callable[[], Numbered] | None) -> None:
-        journal = Journal(self._journal_path)
-        self._require_same(journal.header.get("settings", {}))
-        self.seed = int(journal.header["seed"])
-        stale = set() if rows is None else self._changed(journal, rows())
+        self._journal = Journal(self._journal_path)
+        self._require_same(self._journal.header.get("settings", {}))
+        self.seed = int(self._journal.header["seed"])
+        stale = set() if rows is None else self._changed(self._journal, rows())
         if self._target.retry_failed:
-            stale |= {record.number for record in journal.records() if record.failed}
+            stale |= {record.number for record in self._journal.records() if record.failed}
         if stale:
-            journal = journal.keep(lambda record: record.number not in stale)
+            self._journal = self._journal.keep(lambda record: record.number not in stale)
             self._trusted = True
-        for record in journal.records():
+        for record in self._journal.records():
             self.reused = self.reused.plus(record)
-        self._journal = journal
 
     def _changed(self, journal: Journal, rows: Numbered) -> set[int]:
         """Numbers of rows that are done and whose input is another now, or gone."""
@@ -180,12 +182,24 @@ class JobFiles:
     def open(self) -> JournaledDelivery:
         """Begin, or go on where an earlier run ended."""
         target = self._target
-        journal = self._journal or Journal.create(self._journal_path, self._header())
-        out, *errors = (
-            open_outfile(path, trusted=self._trusted or target.overwrite or target.force)
-            for path in self._paths
-        )
-        return JournaledDelivery(journal, out, *errors, in_order=target.in_order, forced=target.force)
+        trusted = self._trusted or target.overwrite or target.force
+        with ExitStack() as stack:
+            journal = self._journal or Journal.create(self._journal_path, self._header())
+            self._journal = None
+            stack.callback(journal.close)
+            files = []
+            for path in self._paths:
+                files.append(open_outfile(path, trusted=trusted))
+                stack.callback(files[-1].close)
+            delivery = JournaledDelivery(journal, *files, in_order=target.in_order, forced=target.force)
+            stack.pop_all()
+        return delivery
+
+    def close(self) -> None:
+        """To be called in any case, also where nothing was opened."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     def watch(self, rows: Numbered) -> Iterator[tuple[int, Row]]:
         """`rows`, while `input_digest` grows with them."""

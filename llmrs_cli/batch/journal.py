@@ -101,13 +101,16 @@ class Journal:
         """A journal of only the `wanted` records, in the place of this one, which is closed."""
         new = self.path.with_name(self.path.name + durable.TEMPORARY)
         copy = Journal.create(new, self.header)
-        for record in filter(wanted, self.records()):
-            copy.append(record)
-        copy.sync()
-        copy.close()
-        self.close()
+        try:
+            for record in filter(wanted, self.records()):
+                copy.append(record)
+            copy.sync()
+        finally:
+            copy.close()
         durable.replace(new, self.path)
-        return Journal(self.path)
+        kept = Journal(self.path)
+        self.close()
+        return kept
 
     def close(self) -> None:
         """Nothing is lost by not calling it."""

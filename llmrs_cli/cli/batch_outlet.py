@@ -59,7 +59,9 @@ def open_outlet(job: BatchOptions, seed: int | None, terminal: Terminal) -> Iter
     with ExitStack() as stack:
         if output is not None and is_plain(output):
             stack.enter_context(OutputLock(output))
-            yield FileOutlet(job, output, seed, terminal)
+            outlet = FileOutlet(job, output, seed, terminal)
+            stack.callback(outlet.close)
+            yield outlet
             return
         if job.continues:
             raise UsageError("Only a file can be resumed.", hint="Name one with -o.")
@@ -166,6 +168,10 @@ class FileOutlet:
             self._delivery.close()
             self._write_manifest(STOPPED, computed, seconds)
         self._terminal.notice(f"Go on with: {resume_command(sys.argv[1:])}")
+
+    def close(self) -> None:
+        """To be called in any case."""
+        self._files.close()
 
     def _write_manifest(self, status: str, computed: Counts, seconds: float) -> None:
         self._manifest.write(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -94,27 +95,30 @@ def test_a_row_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_damaged_record_ends_the_journal(tmp_path: Path) -> None:
     path = filled(tmp_path / "j", record(0), record(1), record(2))
     path.write_bytes(path.read_bytes().replace(b" x\n", b" y\n", 2).replace(b" y\n", b" x\n", 1))
-    assert list(Journal(path).numbers()) == [0]
+    with closing(Journal(path)) as journal:
+        assert list(journal.numbers()) == [0]
 
 
 def test_a_record_can_be_read_while_others_are_added(tmp_path: Path) -> None:
-    journal = Journal.create(tmp_path / "j", {"seed": 7})
-    for number in range(50):
-        journal.append(record(number, f"line {number}"))
-        assert journal.read(number // 2).line == f"line {number // 2}"
-    assert 49 in journal and 50 not in journal
-    assert journal.digest(3) == f"{3:016x}"
+    with closing(Journal.create(tmp_path / "j", {"seed": 7})) as journal:
+        for number in range(50):
+            journal.append(record(number, f"line {number}"))
+            assert journal.read(number // 2).line == f"line {number // 2}"
+        assert 49 in journal and 50 not in journal
+        assert journal.digest(3) == f"{3:016x}"
 
 
 def test_records_come_in_the_order_in_which_rows_finished_the_latest_of_each(tmp_path: Path) -> None:
     path = filled(tmp_path / "j", record(2), record(0, "old"), record(1), record(0, "new"))
-    assert [(r.number, r.line) for r in Journal(path).records()] == [(2, "x"), (1, "x"), (0, "new")]
+    with closing(Journal(path)) as journal:
+        found = [(r.number, r.line) for r in journal.records()]
+    assert found == [(2, "x"), (1, "x"), (0, "new")]
 
 
 def test_records_may_be_left_out(tmp_path: Path) -> None:
     path = filled(tmp_path / "j", record(0), record(1, failed=True), record(2))
-    kept = Journal(path).keep(lambda item: not item.failed)
-    assert (list(kept.numbers()), kept.header["seed"]) == ([0, 2], 7)
+    with closing(Journal(path).keep(lambda item: not item.failed)) as kept:
+        assert (list(kept.numbers()), kept.header["seed"]) == ([0, 2], 7)
     assert list(tmp_path.iterdir()) == [path]
 
 

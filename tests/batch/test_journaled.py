@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from llmrs_cli.batch.journal import Journal
 from llmrs_cli.batch.journaled import JournaledDelivery
 from llmrs_cli.batch.outfile import open_outfile
 from llmrs_cli.errors import UsageError
-from tests.helpers.descriptors import as_a_process
+from tests.helpers.descriptors import as_a_process, open_descriptors
 
 
 def record(number: int) -> Record:
@@ -63,25 +64,46 @@ def test_a_row_that_is_done_must_be_the_same_row(tmp_path: Path) -> None:
     first = deliver(tmp_path)
     first.put(record(0))
     first.close()
-    with pytest.raises(UsageError, match="others now"):
-        deliver(tmp_path).has(0, f"{9:016x}")
+    with closing(deliver(tmp_path)) as again, pytest.raises(UsageError, match="others now"):
+        again.has(0, f"{9:016x}")
 
 
 def test_a_sync_is_due_at_most_a_second_after_a_row(tmp_path: Path) -> None:
-    delivery = deliver(tmp_path)
-    assert delivery.until_sync() is None
-    delivery.put(record(0))
-    due = delivery.until_sync()
-    assert due is not None and 0 <= due <= 1
-    delivery.sync()
-    assert delivery.until_sync() is None
+    with closing(deliver(tmp_path)) as delivery:
+        assert delivery.until_sync() is None
+        delivery.put(record(0))
+        due = delivery.until_sync()
+        assert due is not None and 0 <= due <= 1
+        delivery.sync()
+        assert delivery.until_sync() is None
 
 
 def test_a_busy_run_syncs_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
-    delivery = deliver(tmp_path)
     monkeypatch.setattr("llmrs_cli.batch.journaled.SYNC_SECONDS", 0.0)
-    monkeypatch.setattr(delivery._journal, "sync", lambda: synced.append(1))
-    delivery.put(record(0))
-    delivery.put(record(1))
+    with closing(deliver(tmp_path)) as delivery:
+        monkeypatch.setattr(delivery._journal, "sync", lambda: synced.append(1))
+        delivery.put(record(0))
+        delivery.put(record(1))
     assert synced == [1, 1]
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_what_cannot_be_ended_keeps_nothing_else_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    """A full disk is met by the first of two files, or by both."""
+    before = open_descriptors()
+    delivery = deliver(tmp_path, errors=True)
+    for number in range(4):
+        delivery.put(record(number))
+    left = iter([OSError(28, "No space left on device")] * broken)
+
+    def sync(file: int) -> None:
+        if (error := next(left, None)) is not None:
+            raise error
+
+    monkeypatch.setattr("llmrs_cli.batch.durable.sync", sync)
+    with pytest.raises(OSError) if broken else nullcontext():
+        delivery.close()
+    assert open_descriptors() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,12 @@ def test_a_file_that_was_cut_anywhere_is_continued(
 def test_other_lines_are_not_replaced_unless_they_are_known_to_be_ours(tmp_path: Path) -> None:
     path = tmp_path / "out"
     path.write_bytes(b"somebody's own\n")
-    with pytest.raises(UsageError, match="other lines"):
-        open_outfile(path).restore(LINES)
-    with pytest.raises(UsageError, match="other lines"):
-        open_outfile(path).restore([])
+    for lines in (LINES, []):
+        with closing(open_outfile(path)) as file, pytest.raises(UsageError, match="other lines"):
+            file.restore(lines)
     assert path.read_bytes() == b"somebody's own\n"
-    open_outfile(path, trusted=True).restore(LINES)
+    with closing(open_outfile(path, trusted=True)) as file:
+        file.restore(LINES)
     assert path.read_bytes() == WHOLE
 
 

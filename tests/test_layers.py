@@ -80,7 +80,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "server.child": ("engine", "text"),
     "server.remote": ("engine.limits", "engine.stats", "engine.types"),
     "server.wire": ("engine.limits", "engine.stats", "engine.types"),
-    "server.run": ("text", "engine.weights.checkpoint"),
+    "server.run": ("text", "engine.weights.small_head"),
     "library": ("cli", "text"),
     "cli": ("text", "hub", "engine", "config", "chat", "batch", "server", "kernels", "bench"),
 }

@@ -59,10 +59,10 @@ def report(plan: Plan, context: int, limit: int, speed: Speed | None, device: st
 def _engine(chosen: Chosen) -> TextEngine:
     """The text side of a model, over an engine that computes nothing."""
     from llmrs_cli.engine import EngineLimits
-    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.engine.weights.small_head import open_model
     from llmrs_cli.text.generate import TextEngine
 
-    checkpoint = open_checkpoint(chosen.path)
+    checkpoint = open_model(chosen.path, small_head=chosen.small_head)
     context = min(chosen.context or checkpoint.spec.max_context, checkpoint.spec.max_context)
     limits = EngineLimits(1, context, context, 1, 2, 2)
     return TextEngine.over(checkpoint, lambda: _NoEngine(limits, checkpoint.spec.vocab))

@@ -203,14 +203,17 @@ class _Plan:
 
 def _checkpoint(model: ModelOptions, random_weights: bool, terminal: Terminal) -> tuple[str, Checkpoint, str]:
     """Device, model and its name; with random weights nothing is fetched."""
-    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.engine.weights.small_head import open_model, with_small_head
 
     if not random_weights:
         chosen = choose(model, terminal)
-        return chosen.device, open_checkpoint(chosen.path), chosen.name.text
+        return chosen.device, open_model(chosen.path, small_head=chosen.small_head), chosen.name.text
     assert model.model is not None, "the model is required"
     settings = load_settings({"device": model.device})
-    return choose_device(settings.device.value, terminal), random_model(model.model), model.model
+    checkpoint = random_model(model.model)
+    if model.quantize_head:
+        checkpoint = with_small_head(checkpoint)
+    return choose_device(settings.device.value, terminal), checkpoint, model.model
 
 
 def random_model(text: str, layers: Callable[[ModelSpec], int] | None = None) -> Checkpoint:

@@ -77,10 +77,20 @@ def command(file: str, model: ModelOptions, window: int | None, stride: int | No
       llmrs eval book.txt smollm2-135m
       llmrs eval book.txt ./my-model --window 2048 --stride 1024 --json
     """
+    from llmrs_cli.engine.weights.small_head import open_model
+
     terminal = Terminal.standard()
     text = read_text(file, terminal)
     chosen = choose(model, terminal)
-    report = measure(chosen.path, chosen.name.text, chosen.device, file, text, (window, stride), terminal)
+    report = measure(
+        open_model(chosen.path, small_head=chosen.small_head),
+        chosen.name.text,
+        chosen.device,
+        file,
+        text,
+        (window, stride),
+        terminal,
+    )
     if as_json:
         terminal.data(json.dumps(asdict(report)))
     else:
@@ -105,7 +115,7 @@ def read_text(file: str, terminal: Terminal) -> str:
 
 
 def measure(
-    path: Path,
+    checkpoint: Checkpoint,
     name: str,
     device: str,
     file: str,
@@ -113,13 +123,11 @@ def measure(
     cut: tuple[int | None, int | None],
     terminal: Terminal,
 ) -> Report:
-    """Load the model at `path` and score `text`; `cut` is window and stride as asked for."""
+    """Load the model and score `text`; `cut` is window and stride as asked for."""
     from llmrs_cli.engine.backends.registry import open_backend
     from llmrs_cli.engine.forced import load
     from llmrs_cli.engine.perplexity import score_text
-    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 
-    checkpoint = open_checkpoint(path)
     tokenizer = tokenizer_of(checkpoint)
     windows = cut_windows(*cut, checkpoint.spec.max_context, tokenizer.prefix)
     ids = tokenizer.encode(text, bos=False)

@@ -38,6 +38,8 @@ class Chosen:
     memory: int | None = None
     """Bytes for weights, workspace and KV cache; None: most of what is free."""
     deterministic: bool = False
+    small_head: bool = False
+    """The head in 8 bits."""
 
     def __str__(self) -> str:
         """For people: name, pinned commit and device."""
@@ -77,6 +79,7 @@ def choose(options: ModelOptions, terminal: Terminal, *, runs: bool = True) -> C
         found.commit,
         asked_memory(options, free),
         options.deterministic,
+        options.quantize_head,
     )
 
 
@@ -124,6 +127,7 @@ def open_engine(chosen: Chosen, terminal: Terminal, *, rows: int | None) -> Text
             rows=rows,
             memory=chosen.memory,
             deterministic=chosen.deterministic,
+            small_head=chosen.small_head,
             progress=bar.update,
         )
     for note in (notice_of(chosen.device), *engine.notes):

@@ -109,7 +109,11 @@ def command(
     def measured(path: Path, name: str) -> evaluation.Report | None:
         if text is None or text_file is None:
             return None
-        return evaluation.measure(path, name, chosen.device, text_file, text, (None, None), terminal)
+        from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+
+        return evaluation.measure(
+            open_checkpoint(path), name, chosen.device, text_file, text, (None, None), terminal
+        )
 
     before = measured(chosen.path, chosen.name.text)
     report = _quantise(work, calibration or BUILT_IN, own, terminal, echo=not as_json)

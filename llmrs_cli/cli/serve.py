@@ -160,7 +160,15 @@ def _serve(
             )
             terminal.notice(f"Serving on {address}; Ctrl-C ends.")
 
-        load = Load(chosen.path, chosen.device, chosen.context, rows, chosen.memory, chosen.deterministic)
+        load = Load(
+            chosen.path,
+            chosen.device,
+            chosen.context,
+            rows,
+            chosen.memory,
+            chosen.deterministic,
+            chosen.small_head,
+        )
         return serve(listener, settings, load, Tell(bar.update, ready), quiet=terminal.quiet)
 
 

@@ -117,9 +117,9 @@ def _compare(chosen: Chosen, answers: Sequence[Answer], terminal: Terminal) -> l
     from llmrs_cli.engine.backends.registry import open_backend
     from llmrs_cli.engine.forced import load
     from llmrs_cli.engine.verify import bound_for, compare
-    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.engine.weights.small_head import open_model
 
-    checkpoint = open_checkpoint(chosen.path)
+    checkpoint = open_model(chosen.path, small_head=chosen.small_head)
     with (
         terminal.working("Comparing with the reference") as status,
         closing(open_backend(chosen.device)) as backend,

@@ -25,7 +25,7 @@ import msgspec
 
 from llmrs_cli.engine import EngineThread, FinishReason, Request, SamplingParams, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
-from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.engine.weights.small_head import open_model
 from llmrs_cli.errors import ExitCode, LlmrsError
 from llmrs_cli.server.wire import (
     HEADER,
@@ -153,7 +153,7 @@ def run(commands: BinaryIO, outbox: Outbox) -> int:
 
 def _open(order: Open, outbox: Outbox) -> EngineThread:
     """The engine, with one token computed so that whatever is compiled on first use is compiled."""
-    checkpoint = open_checkpoint(Path(order.path))
+    checkpoint = open_model(Path(order.path), small_head=order.small_head)
 
     def progress(done: int, total: int) -> None:
         outbox.put(Progress(done, total))

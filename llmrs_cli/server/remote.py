@@ -89,6 +89,7 @@ class RemoteEngine:
         rows: int | None = None,
         memory: int | None = None,
         deterministic: bool = False,
+        small_head: bool = False,
         progress: Callable[[int, int], None] | None = None,
         watchdog: float = 60.0,
         command: tuple[str, ...] = CHILD,
@@ -96,7 +97,7 @@ class RemoteEngine:
         """Spawn the process and wait until it can serve. Raises what opening the engine raised there."""
         process, reader, writer = await _spawn(command)
         engine = cls(process, reader, writer, watchdog=watchdog)
-        engine._send(Open(str(path.absolute()), device, context, rows, memory, deterministic))
+        engine._send(Open(str(path.absolute()), device, context, rows, memory, deterministic, small_head))
         try:
             await engine._await_ready(progress)
         except BaseException:

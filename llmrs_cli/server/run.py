@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.engine.weights.small_head import open_model
 from llmrs_cli.errors import EngineFault, ExitCode, UsageError
 from llmrs_cli.server.app import build_app
 from llmrs_cli.server.connections import http_server
@@ -40,6 +40,7 @@ class Load:
     rows: int | None = None
     memory: int | None = None
     deterministic: bool = False
+    small_head: bool = False
     command: tuple[str, ...] = CHILD
     """What runs the engine; its two pipes are appended."""
 
@@ -144,7 +145,7 @@ class _Life:
 
     async def _open_engine(self, service: Service) -> RemoteEngine:
         load = self._load
-        checkpoint = await asyncio.to_thread(open_checkpoint, load.path)
+        checkpoint = await asyncio.to_thread(open_model, load.path, small_head=load.small_head)
         engine = await RemoteEngine.start(
             load.path,
             device=load.device,
@@ -152,6 +153,7 @@ class _Life:
             rows=load.rows,
             memory=load.memory,
             deterministic=load.deterministic,
+            small_head=load.small_head,
             progress=self._tell.loading,
             watchdog=self._settings.watchdog,
             command=load.command,

@@ -26,6 +26,7 @@ class Open(msgspec.Struct, tag=True):
     rows: int | None = None
     memory: int | None = None
     deterministic: bool = False
+    small_head: bool = False
 
 
 class Submit(msgspec.Struct, tag=True):

@@ -20,7 +20,8 @@ from typing import Any, Self
 
 from llmrs_cli.engine import Engine, EngineStats, EngineThread, Request, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
-from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
+from llmrs_cli.engine.weights.checkpoint import Checkpoint
+from llmrs_cli.engine.weights.small_head import open_model
 from llmrs_cli.errors import ContextLengthError, EngineFault, LlmrsError, ModelError, RequestError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage
 from llmrs_cli.text.generation import Generation, TokenEngine
@@ -90,15 +91,16 @@ class TextEngine:
         rows: int | None = None,
         memory: int | None = None,
         deterministic: bool = False,
+        small_head: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> TextEngine:
         """Open the model folder or .gguf file at `path` on a device and load it.
 
         `context` (tokens), `rows` (requests at once) and `memory` (bytes) default to what fits and suits;
-        `deterministic` as in `open_backend`;
+        `deterministic` as in `open_backend`; `small_head` rounds the head to 8 bits;
         `progress` gets bytes loaded and bytes in all. Raises ModelError, UsageError or DoesNotFitError.
         """
-        checkpoint = open_checkpoint(path)
+        checkpoint = open_model(path, small_head=small_head)
 
         def open_here() -> Engine:
             return open_engine(

@@ -44,6 +44,15 @@ def test_people_get_two_lines_and_stdout_nothing_else(llmrs: Run, model: str, te
     assert "tokens scored in 5 windows of 32, stride 16" in second
 
 
+def test_a_head_in_8_bits_costs_next_to_nothing(llmrs: Run, model: str, text: str) -> None:
+    plain, small = (
+        json.loads(llmrs("eval", text, model, "--json", *flags).stdout)
+        for flags in ((), ("--quantize-head",))
+    )
+    assert plain["nll"] != small["nll"]
+    assert small["perplexity"] == pytest.approx(plain["perplexity"], rel=0.02)
+
+
 def test_stdin_is_a_text_too(llmrs: Run, model: str, text: str) -> None:
     piped = json.loads(llmrs("eval", "-", model, "--json", stdin=TEXT).stdout)
     assert piped["nll"] == json.loads(llmrs("eval", text, model, "--json").stdout)["nll"]

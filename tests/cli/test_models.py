@@ -162,8 +162,8 @@ def test_what_was_asked_of_the_engine_reaches_it(
         raise UsageError("Far enough.")
 
     monkeypatch.setattr("llmrs_cli.text.generate.TextEngine.open", opened)
-    llmrs("chat", ladder(), "-p", "Hi", "--gpu-memory", "2GiB", "--deterministic")
-    assert (heard["memory"], heard["deterministic"]) == (2 << 30, True)
+    llmrs("chat", ladder(), "-p", "Hi", "--gpu-memory", "2GiB", "--deterministic", "--quantize-head")
+    assert (heard["memory"], heard["deterministic"], heard["small_head"]) == (2 << 30, True, True)
 
 
 def test_an_interrupt_while_a_model_loads_ends_quietly(

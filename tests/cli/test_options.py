@@ -45,10 +45,10 @@ def test_everything_given_arrives_under_the_request_names(heard: dict[str, Any])
         "tiny --device cuda:1 --ctx 8k --rows 4 --offline --revision main -t 0.5 --top-p 0.9 --top-k 40 "
         "--min-p 0.1 --repeat-penalty 1.1 --presence-penalty 1 --frequency-penalty -1 --seed 7 "
         "--max-tokens 9 --min-tokens 2 --stop a --stop b --stop-token-id 3 --logit-bias 42:-100 "
-        "--ignore-eos -q --gpu-memory 40GiB --deterministic"
+        "--ignore-eos -q --gpu-memory 40GiB --deterministic --quantize-head"
     )
     assert run(*line.split()).stderr == ""
-    assert heard["model"] == ModelOptions("tiny", "cuda:1", 8192, 4, True, "main", 40 << 30, True)
+    assert heard["model"] == ModelOptions("tiny", "cuda:1", 8192, 4, True, "main", 40 << 30, True, True)
     assert heard["quiet"] is True
     assert heard["sampling"].given() == {
         "temperature": 0.5,

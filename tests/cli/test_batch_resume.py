@@ -11,6 +11,7 @@ import pytest
 from backports import zstd
 
 from tests.cli.conftest import MakeLadder, Run
+from tests.helpers.descriptors import open_descriptors
 from tests.helpers.fake_hub import FakeHub
 
 END = "<|im_end|>"
@@ -243,6 +244,21 @@ def test_a_foreign_file_is_never_written(batch: Batch, journal: bool) -> None:
     batch.journal.write_text("not a journal\n")
     assert batch("--resume")[0] == 2
     assert batch.journal.read_text() == "not a journal\n"
+
+
+def test_a_run_that_is_refused_keeps_nothing_open(batch: Batch) -> None:
+    batch.tear(3)
+    whole = batch.out.read_bytes()
+    before = open_descriptors()
+    assert batch("--resume", "-s", "Be brief.")[0] == 2
+    batch.write(*GOOD[1:])
+    assert batch("--resume")[0] == 2
+    batch.write(*GOOD)
+    batch.out.write_text("foreign\n")
+    assert batch("--resume")[0] == 2
+    assert open_descriptors() == before
+    batch.out.write_bytes(whole)
+    assert batch("--resume")[0] == 0
 
 
 def test_a_manifest_alone_never_blocks(batch: Batch) -> None:

@@ -84,7 +84,7 @@ def body(prompt: Sequence[int], tokens: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def prompts(count: int, length: int, seed: int = 0) -> list[list[int]]:
+def prompts(count: int, length: int, seed: float = 0) -> list[list[int]]:
     rng = random.Random(seed)
     return [[rng.randrange(256) for _ in range(length)] for _ in range(count)]
 

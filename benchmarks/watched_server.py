@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from llmrs_cli.errors import LlmrsError
 from llmrs_cli.server.load import percentile
 from llmrs_cli.server.load_client import Target, get
 from llmrs_cli.server.remote import CHILD
@@ -143,7 +144,7 @@ class Watched:
 
     def memory(self) -> int:
         """Bytes that the server and its engine hold and share with nobody, in memory or swapped out."""
-        return sum(_anonymous(pid) for pid in (self.process.pid, self.child))
+        return sum(map(anonymous, (self.process.pid, self.child)))
 
     def cpu_seconds(self) -> float:
         """CPU time of the server without the engine's process."""
@@ -159,7 +160,8 @@ async def until(condition: Callable[[], bool], patience: float = 60.0) -> None:
         await asyncio.sleep(0.01)
 
 
-def _anonymous(pid: int) -> int:
+def anonymous(pid: int) -> int:
+    """Bytes that a process shares with nobody."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "VmSwap")))
 
@@ -180,7 +182,12 @@ def main() -> None:
     tell = run.Tell(lambda done, whole: None, Window(Path(sys.argv[3])).open)
     with socket.socket(fileno=int(sys.argv[2])) as listener:
         listener.setblocking(False)
-        run.serve(listener, ServerSettings((NAME,), queue=setup.queue), load, tell, quiet=True)
+        try:
+            status = run.serve(listener, ServerSettings((NAME,), queue=setup.queue), load, tell, quiet=True)
+        except LlmrsError as error:
+            print(f"server: {error.message}", file=sys.stderr)
+            status = error.exit_code
+    sys.exit(status)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from llmrs_cli.engine.types import TokenEvent
 Mask = NDArray[np.uint32]
 """(ceil(V/32),): bit t of word t // 32 is set if token t is allowed."""
 THREADS = 4
-PATIENCE = 1.0
+PATIENCE = 3.0
 """Seconds that a step waits for a mask; they take a few milliseconds."""
 
 

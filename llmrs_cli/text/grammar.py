@@ -28,8 +28,8 @@ from llmrs_cli.text.tools import CLOSE, OPEN, ToolStyle
 MAX_SCHEMA, MAX_SCHEMA_DEPTH, MAX_ENUM = 64 * 1024, 32, 2000
 MAX_REGEX = 2 * 1024
 """Characters."""
-MAX_CACHED = 64
-"""Compiled grammars that are kept."""
+MAX_CACHED = 16
+"""Compiled grammars that are kept; the states of one may grow to some 8 MB."""
 BLANKS: Any = {"whitespace_pattern": r"[ \n]{0,8}"}
 """Between the tokens of JSON; without a bound a model can go on for ever there."""
 FIELD = "response_format"

@@ -55,7 +55,7 @@ def trouble(vocabulary: llguidance.LLTokenizer, grammar: str) -> str:
 def compiled(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
     """A matcher at the beginning of `grammar`; see `fault_of`. A step of its parser, and the states that it
     keeps, are bounded."""
-    limits = llguidance.LLParserLimits(step_max_items=10_000, max_lexer_states=50_000, verbose_errors=False)
+    limits = llguidance.LLParserLimits(step_max_items=10_000, max_lexer_states=20_000, verbose_errors=False)
     return llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
 
 

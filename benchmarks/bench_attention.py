@@ -84,7 +84,7 @@ def bench_prefill(
     )
     q = random_bits(length * heads * d, 1.0).reshape(length, heads, d)
     out = cp.zeros((length, heads * d), cp.uint16)
-    tiles = -(-length // shape.queries)
+    tiles = -(-length // prefill.TILE)
     fixed = [ints([list(range(pages))]), ints([0]), ints([length]), ints([0, length]), ints([0, tiles])]
 
     def launch() -> None:

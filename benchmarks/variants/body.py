@@ -19,6 +19,7 @@ from llmrs_cli.engine.backends.handles import ModelWeights
 SIZES = {"7b": (1, 64, 192, 2, 4, 8, 16, 32, 96, 128, 256), "0.5b": (1, 64, 192, 2, 8, 16, 32, 256)}
 """Tokens of a step; more than 128 but for 256 are 64 that decode and a prompt's chunk."""
 CONTEXT = 320
+PROMPT = 8192
 
 
 def settings(tokens: int) -> Iterator[tuple[str, Paths]]:
@@ -39,6 +40,19 @@ def settings(tokens: int) -> Iterator[tuple[str, Paths]]:
         yield "middle, 256 rows", replace(middle, mid_warps=16)
 
 
+def time_prompts(table: Table, model: ModelWeights, name: str) -> None:
+    """A chunk of 8,192 tokens of one prompt."""
+    for setting, paths in (
+        ("as measured", MEASURED),
+        ("two tiles a block", replace(MEASURED, two_tiles=True)),
+    ):
+        backend = CudaBackend(0, paths=paths)
+        backend._bf16 = True
+        us = body_us(backend, model, name, 0, 1, PROMPT)
+        table.add(f"{name} body of a prompt", setting, us, f"{PROMPT / us * 1e6:.0f} tokens a second")
+        backend.close()
+
+
 def time_model(table: Table, name: str) -> None:
     first = CudaBackend(0)
     model: ModelWeights = random_model(first, name, 4096)
@@ -52,6 +66,7 @@ def time_model(table: Table, name: str) -> None:
             backend.close()
             del backend
             cp.get_default_memory_pool().free_all_blocks()
+    time_prompts(table, model, name)
 
 
 def main() -> None:

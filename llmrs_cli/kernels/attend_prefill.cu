@@ -17,7 +17,9 @@
 #ifndef RESIDENT
 #define RESIDENT 2
 #endif
+constexpr int TILE = 64;  // queries that the step's tiles are counted in
 constexpr int QUERIES = WARPS * 16 * M_TILES;
+static_assert(QUERIES % TILE == 0, "a block takes whole tiles");
 constexpr int PAGE_BYTES = PAGE * ROW_BYTES;
 constexpr int STAGES = LITTLE_SHARED && HEAD_DIM > 128 ? 1 : 2;  // of keys and values
 constexpr int D_TILES = HEAD_DIM / 8;
@@ -37,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
     const int* rows,          // (S,) row of each sequence
     const int* contexts,      // (S,) tokens, this step's included
     const int* query_start,   // (S + 1,)
-    const int* first_tile,    // (S + 1,) tiles of the prefill sequences before each one
+    const int* first_tile,    // (S + 1,) tiles of TILE queries of the prefill sequences before each one
     HALF* out,                // (T, Hq · D)
     float scale,              // on q · k, times log2 e
     int sequences, int table_width, int heads, int kv_heads, int window) {
@@ -54,7 +56,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
         const int middle = (sequence + high) / 2;
         if (first_tile[middle] <= tile) sequence = middle; else high = middle;
     }
-    const int first = (tile - first_tile[sequence]) * QUERIES;  // of the sequence's queries
+    const int own_tile = tile - first_tile[sequence], first = own_tile * TILE;  // of the sequence's queries
+    if (own_tile % (QUERIES / TILE)) return;  // another block's second half
     const int start = query_start[sequence], count = query_start[sequence + 1] - start;
     const int context = contexts[sequence], before = context - count;
     const int kv_head = head / (heads / kv_heads);

@@ -11,6 +11,11 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape
 from llmrs_cli.kernels.loader import Unit
 
+TILE = 64
+"""Queries that the tiles of a step are counted in; a block takes one tile or several."""
+MANY_TOKENS = 1024
+"""Of a step from which on blocks of two tiles still fill the GPU."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrefillShape:
@@ -26,8 +31,10 @@ class PrefillShape:
         return self.warps * 16 * self.m_tiles
 
 
-def shape_for(head_dim: int) -> PrefillShape:
-    """The shape that measured fastest for a head size."""
+def shape_for(head_dim: int, tokens: int = 0, arch: str = "") -> PrefillShape:
+    """The shape that measured fastest for a head size; a larger one where a step has many tokens."""
+    if head_dim == 64 and tokens >= MANY_TOKENS and arch == "sm_90a":
+        return PrefillShape(4, 2, 2)
     return PrefillShape(4, 1, 1 if head_dim > 128 else 2)
 
 
@@ -81,7 +88,7 @@ def attend_prefill(
     little: bool = False,
     shape: PrefillShape | None = None,
 ) -> None:
-    """Attention of every sequence that `first_tile` gives tiles to, `shape.queries` queries a tile.
+    """Attention of every sequence that `first_tile` gives tiles to, TILE queries a tile.
 
     q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start and first_tile
     (S + 1,), out (T, Hq·D). `tiles` is at least the number of tiles; more only start empty blocks.
@@ -90,7 +97,7 @@ def attend_prefill(
     _, heads, d = q.shape
     sequences, width = rows.size, tables.shape[1]
     shape = shape or shape_for(d)
-    if d % 16 or d > 256:
+    if d % 16 or d > 256 or shape.queries % TILE:
         raise EngineFault(f"attend_prefill cannot serve heads of size {d}.")
     _kernel(bf16, heads, d, sequences, shape).launch(
         device,

@@ -31,7 +31,7 @@ STEP_UNITS = tuple(module.UNIT for module in (sample, logprobs, scatter, gather,
 
 def model_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     """Units for one 16-bit type and head size."""
-    return (*STEP_UNITS, *typed_units(bf16, arch), *head_units(bf16, head_dim))
+    return (*STEP_UNITS, *typed_units(bf16, arch), *head_units(bf16, head_dim, arch))
 
 
 def typed_units(bf16: bool, arch: str) -> tuple[Unit, ...]:
@@ -40,10 +40,11 @@ def typed_units(bf16: bool, arch: str) -> tuple[Unit, ...]:
     return (*simple, *linear_small.units(bf16, deep=arch in MUCH_SHARED))
 
 
-def head_units(bf16: bool, head_dim: int) -> tuple[Unit, ...]:
+def head_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     """Units that depend on the head size."""
-    prefill = attend_prefill.unit(bf16, head_dim, attend_prefill.shape_for(head_dim))
-    return attend_decode.unit(bf16, head_dim), prefill
+    shapes = {attend_prefill.shape_for(head_dim, tokens, arch) for tokens in (0, attend_prefill.MANY_TOKENS)}
+    prefill = (attend_prefill.unit(bf16, head_dim, shape) for shape in sorted(shapes, key=str))
+    return attend_decode.unit(bf16, head_dim), *prefill
 
 
 def packed_units(bf16: bool, group: int, arch: str) -> tuple[Unit, ...]:
@@ -62,5 +63,5 @@ def all_units(arch: str) -> tuple[Unit, ...]:
         if not bf16 or arch == packed_plans.HOPPER:
             units += packed_units(bf16, 128, arch)
         for head_dim in HEAD_DIMS:
-            units += head_units(bf16, head_dim)
+            units += head_units(bf16, head_dim, arch)
     return tuple(units)

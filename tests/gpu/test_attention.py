@@ -120,7 +120,7 @@ def run_prefill(
     shape: prefill.PrefillShape | None = None,
 ) -> float:  # fmt: skip
     shape = shape or prefill.shape_for(d)
-    tiles = [-(-count // shape.queries) for count in counts]
+    tiles = [-(-count // prefill.TILE) for count in counts]
     out = cp.full(case.wanted.shape, 0x7FFF, cp.uint16)
     prefill.attend_prefill(
         device, bf16, case.q, case.keys, case.values, case.tables, case.rows, case.contexts, case.query_start,
@@ -148,5 +148,9 @@ def test_prefill_with_a_window(device: CudaDevice, window: int) -> None:
 def test_prefill_with_wider_blocks(device: CudaDevice) -> None:
     counts = [300, 65, 10]
     case = make([300, 200, 500], counts, 4, 2, 128, True)
-    shape = prefill.PrefillShape(8, 1, 1)
-    assert run_prefill(device, case, counts, True, 128, shape=shape) < 2 * rounding(True)
+    for shape in (prefill.PrefillShape(8, 1, 1), prefill.PrefillShape(4, 2, 1)):
+        assert run_prefill(device, case, counts, True, 128, shape=shape) < 2 * rounding(True)
+    case = make([300, 200, 500], counts, 14, 2, 64, True)
+    shape = prefill.shape_for(64, prefill.MANY_TOKENS, "sm_90a")
+    assert shape.queries == 2 * prefill.TILE
+    assert run_prefill(device, case, counts, True, 64, shape=shape) < 2 * rounding(True)

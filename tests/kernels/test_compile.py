@@ -46,7 +46,7 @@ def test_no_kernel_takes_local_memory(arch: str) -> None:
 
 @pytest.mark.parametrize("head_dim", GOLDEN_HEAD_DIMS)
 def test_small_heads_compile(head_dim: int) -> None:
-    assert spills_of(head_units(True, head_dim), "sm_80") == []
+    assert spills_of(head_units(True, head_dim, "sm_80"), "sm_80") == []
 
 
 @pytest.mark.parametrize(("arch", "bf16", "group"), [("sm_90a", False, 32), ("sm_80", True, 64)])

@@ -18,7 +18,7 @@ from llmrs_cli.kernels.attend_decode import (
     partial_slots,
     rotates,
 )
-from llmrs_cli.kernels.attend_prefill import PrefillShape, attend_prefill
+from llmrs_cli.kernels.attend_prefill import TILE, PrefillShape, attend_prefill
 from tests.helpers.emulate import EmulatedDevice, host
 
 CONTEXTS = (1, 64, 0, 65, 130, 17, 321)
@@ -151,8 +151,8 @@ Chunks = tuple[tuple[int, int], ...]
 @pytest.mark.parametrize(
     ("d", "shape", "window", "little", "chunks"),
     [
-        (32, PrefillShape(2, 2, 1), 50, False, ((70, 70), (40, 105), (1, 30), (3, 3))),
-        (256, PrefillShape(2, 1, 1), 0, True, ((20, 73), (1, 3))),
+        (32, PrefillShape(4, 2, 1), 50, False, ((130, 130), (40, 105), (1, 30), (3, 3))),
+        (256, PrefillShape(4, 1, 1), 0, True, ((20, 73), (1, 3))),
     ],
     ids=["two tiles a warp and a window", "large heads with little shared memory"],
 )
@@ -170,7 +170,7 @@ def test_attention_of_prompts(
         tables[row, :count] = np.arange(cut[row], cut[row + 1])
     keys, values = narrow(rng.standard_normal((2, cut[-1], KV_HEADS, 64, d)))
     q = narrow(rng.standard_normal((starts[-1], HEADS, d)))
-    tiles = np.cumsum([0, *np.where(counts == 1, 0, -(-counts // shape.queries))]).astype(np.int32)
+    tiles = np.cumsum([0, *np.where(counts == 1, 0, -(-counts // TILE))]).astype(np.int32)
     out = host(np.full((starts[-1], HEADS * d), 0x7FC0, np.uint16))
     attend_prefill(
         gpu, True, host(q), host(keys), host(values), host(tables), host(np.arange(len(chunks), dtype=np.int32)),

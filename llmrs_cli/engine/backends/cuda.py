@@ -317,9 +317,10 @@ class CudaBackend(Backend):
                 window=window, little=little, rotation=rotation,
             )  # fmt: skip
         if step.tiles:
+            many = len(q) if self._paths.two_tiles and not self.deterministic else 0
             attend_prefill.attend_prefill(
                 *shared, step.first_tile, out, tiles=step.tiles, scale=geometry.scale, window=window,
-                little=little,
+                little=little, shape=attend_prefill.shape_for(d, many, self.device.loader.arch),
             )  # fmt: skip
         return out
 

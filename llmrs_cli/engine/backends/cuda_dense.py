@@ -37,6 +37,8 @@ class Paths:
     """Of a block there; 16 rows each"""
     rope_in_attention: bool = False
     """Whether steps of decode alone leave norm, rotation and store to decode attention"""
+    two_tiles: bool = False
+    """Whether prefill attention of many tokens takes two tiles a block, for heads of 64"""
     attention_blocks: int = 0
     """Of decode attention, a multiprocessor; 0: as many as fit"""
 

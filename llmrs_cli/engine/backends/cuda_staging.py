@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.arrays import Ints, StepBatch
 from llmrs_cli.engine.backends.rows import expand
 from llmrs_cli.kernels.attend_decode import chunk_pages
+from llmrs_cli.kernels.attend_prefill import TILE
 from llmrs_cli.kernels.launch import ceil_div
 
 PAGE = 64
-PREFILL_QUERIES = 64
+PREFILL_QUERIES = TILE
 """Queries of one tile of prefill attention."""
 FIXED_TOKENS = 128
 """Where bits must not depend on company, every product is of so many tokens."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import cupy as cp
 
-from benchmarks.bench_engine import random_model
+from benchmarks.random_models import random_model
 from benchmarks.variants.steps import body_us
 from benchmarks.variants.table import Table
 from llmrs_cli.engine.backends.cuda import CudaBackend

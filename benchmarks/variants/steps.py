@@ -10,7 +10,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from benchmarks.bench_engine import MODELS
+from benchmarks.random_models import MODELS
 from benchmarks.chain import random_bits
 from llmrs_cli.engine.arrays import StepBatch
 from llmrs_cli.engine.backends.base import RowLimits

@@ -10,8 +10,8 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from benchmarks.random_models import MODELS
 from benchmarks.chain import random_bits
+from benchmarks.random_models import MODELS
 from llmrs_cli.engine.arrays import StepBatch
 from llmrs_cli.engine.backends.base import RowLimits
 from llmrs_cli.engine.backends.cuda import CudaBackend

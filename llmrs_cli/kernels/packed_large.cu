@@ -33,7 +33,10 @@ constexpr int WEIGHT_BYTES = ROWS / UNIT_ROWS * UNIT_BYTES;
 constexpr int STAGE_BYTES = (2 * HALF_BYTES + WEIGHT_BYTES + 1023) / 1024 * 1024;
 
 // Sums over the columns of one group, of which the first step is `first`. x: the stage's tokens in shared memory.
-DEVICE void multiply_group(float (&sum)[NT][4], const uint4 (&codes)[2], const Head& head, u32 x, int first, int lane) {
+// `meanwhile` runs while the tensor cores are busy.
+template <class Meanwhile>
+DEVICE void multiply_group(float (&sum)[NT][4], const uint4 (&codes)[2], const Head& head, u32 x, int first, int lane,
+                           const Meanwhile& meanwhile) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
     u32 a[GROUP_STEPS][4];
 #pragma unroll
@@ -48,8 +51,10 @@ DEVICE void multiply_group(float (&sum)[NT][4], const uint4 (&codes)[2], const H
         }
         wgmma_end();
     }
+    meanwhile();
     wgmma_wait();
 #else
+    meanwhile();
     const int row = lane % 8 + lane / 16 * 8;
 #pragma unroll
     for (int n = 0; n < NT; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
@@ -69,12 +74,12 @@ DEVICE void multiply_group(float (&sum)[NT][4], const uint4 (&codes)[2], const H
 #endif
 }
 
-// Where a worker is: a tile of outputs, and how many of its units are behind it.
-struct Place {
+// Where the copies of a block are: the next unit of a tile of outputs, and what this thread reads of it.
+struct Cursor {
     u32 tile, unit;
-    DEVICE void advance(u32 across, u32 stride) {
-        if (++unit == across) unit = 0, tile += stride;
-    }
+    const u8* weights;
+    const HALF* x;
+    int unit_rows, tokens, columns;  // that are left from there on
 };
 
 DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* partials, int* arrivals, u32 workers,
@@ -90,52 +95,66 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
     const Line line{tiles * across, workers, across};
     const u32 start = whole ? worker * across : line.start_of(worker), stride = whole ? workers : 1;
     u32 left = whole ? (tiles - worker + workers - 1) / workers * across : line.start_of(worker + 1) - start;
-    Place here{start / across, start % across};
 
-    auto copy_weights = [&](int stage, const Place& from) {
-        const u32 to = ring + stage * STAGE_BYTES + 2 * HALF_BYTES;
-        const u32 unit_row = from.tile / token_tiles * (ROWS / UNIT_ROWS), unit_rows = (p.n + UNIT_ROWS - 1) / UNIT_ROWS;
-        const u8* first = packed + (i64(unit_row) * across + from.unit) * UNIT_BYTES;
+    // What does not change from unit to unit: this thread's places in it.
+    const int piece = threadIdx.x % 16, row = threadIdx.x / 16;
+    constexpr int COPIES = (WEIGHT_BYTES + THREADS * 16 - 1) / (THREADS * 16);
+    u32 offsets[COPIES];
 #pragma unroll
-        for (int i = 0; i < WEIGHT_BYTES; i += THREADS * 16) {
-            const int at = i + threadIdx.x * 16, u = at / UNIT_BYTES;
+    for (int i = 0; i < COPIES; i++) {
+        const u32 at = (i * THREADS + threadIdx.x) * 16;
+        offsets[i] = at + at / UNIT_BYTES * (across - 1) * UNIT_BYTES;
+    }
+    auto seek = [&](u32 tile, u32 unit) {
+        const u32 unit_row = tile / token_tiles * (ROWS / UNIT_ROWS);
+        const int token = tile % token_tiles * TOKENS + row, column = unit * TILE_COLUMNS + piece * 8;
+        return Cursor{tile, unit, packed + (i64(unit_row) * across + unit) * UNIT_BYTES, p.x + i64(token) * p.k + column,
+                      int((p.n + UNIT_ROWS - 1) / UNIT_ROWS - unit_row), p.m - token, p.k - column};
+    };
+    auto advance = [&](Cursor& at) {
+        at.weights += UNIT_BYTES, at.x += TILE_COLUMNS, at.columns -= TILE_COLUMNS;
+        if (++at.unit == across) at = seek(at.tile + stride, 0);
+    };
+    auto copy_weights = [&](int stage, const Cursor& from) {
+        const u32 to = ring + stage * STAGE_BYTES + 2 * HALF_BYTES + threadIdx.x * 16;
+#pragma unroll
+        for (int i = 0; i < COPIES; i++) {
+            const int at = (i * THREADS + threadIdx.x) * 16;
             if (at < WEIGHT_BYTES)
-                copy_async(to + at, first + i64(u) * (across - 1) * UNIT_BYTES + at, unit_row + u < unit_rows);
+                copy_async(to + i * THREADS * 16, from.weights + offsets[i], at / UNIT_BYTES < from.unit_rows);
         }
     };
-    auto copy_x = [&](int stage, const Place& from) {
-        const int piece = threadIdx.x % 16, k = from.unit * TILE_COLUMNS + piece * 8;
-        const u32 to = ring + stage * STAGE_BYTES + piece / 8 * HALF_BYTES;
-        const int token = from.tile % token_tiles * TOKENS;
+    auto copy_x = [&](int stage, const Cursor& from) {
+        const u32 to = ring + stage * STAGE_BYTES + piece / 8 * HALF_BYTES + row * 128 + (piece % 8 ^ row % 8) * 16;
 #pragma unroll
-        for (int i = 0; i < TOKENS; i += THREADS / 16) {
-            const int row = i + threadIdx.x / 16;
-            if (row < TOKENS)
-                copy_async(to + row * 128 + (piece % 8 ^ row % 8) * 16, p.x + i64(token + row) * p.k + k,
-                           token + row < p.m && k < p.k);
-        }
+        for (int i = 0; i < TOKENS; i += THREADS / 16)  // a multiple of 8, so that the swizzle stays
+            if (i + row < TOKENS)
+                copy_async(to + i * 128, from.x + i64(i) * p.k, i < from.tokens && from.columns > 0);
     };
 
     allow_next();
-    Place load = here;
+    const Cursor begin = seek(start / across, start % across);
+    Cursor load = begin;
     u32 to_load = left;
-    for (int s = 0; s < min(STAGES - 1, int(left)); s++, load.advance(across, stride)) copy_weights(s, load);
+    for (int s = 0; s < min(STAGES - 1, int(left)); s++, advance(load)) copy_weights(s, load);
     wait_for_previous();
-    load = here;
+    load = begin;
     for (int s = 0; s < STAGES - 1; s++) {
-        if (to_load) copy_x(s, load), to_load--, load.advance(across, stride);
+        if (to_load) copy_x(s, load), to_load--, advance(load);
         copy_commit();  // the first also holds all weights so far
     }
 
     float total[NT][4];
-    auto multiply = [&](int stage) {
+    auto multiply = [&](int stage, const auto& meanwhile) {
         const u8* tile = ring_memory + stage * STAGE_BYTES + 2 * HALF_BYTES + warp * TILE_BYTES;
         const uint4 codes[2] = {read_codes(tile, 0, lane), read_codes(tile, 1, lane)};
 #pragma unroll
         for (int group = 0; group < TILE_COLUMNS / GROUP; group++) {
             float sum[NT][4];
             const Head head = read_head(tile, group, g);
-            multiply_group(sum, codes, head, ring + stage * STAGE_BYTES, group * GROUP_STEPS, lane);
+            multiply_group(sum, codes, head, ring + stage * STAGE_BYTES, group * GROUP_STEPS, lane, [&] {
+                if (group == 0) meanwhile();
+            });
 #pragma unroll
             for (int n = 0; n < NT; n++)
 #pragma unroll
@@ -176,36 +195,37 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
         return true;
     };
     auto write = [&](u32 tile) {
-        const int row = tile / token_tiles * ROWS + warp * TILE_ROWS + g, token = tile % token_tiles * TOKENS + 2 * c;
+        const int first = tile / token_tiles * ROWS + warp * TILE_ROWS + g, token = tile % token_tiles * TOKENS + 2 * c;
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int t = token + n * 8 + i % 2, r = row + i / 2 * 8;
+                const int t = token + n * 8 + i % 2, r = first + i / 2 * 8;
                 if (t >= p.m || r >= p.n) continue;
                 write_any(p, epilogue, t, r, i / 2, total[n][i] * p.alpha, total[n][i % 2 + 2] * p.alpha);
             }
     };
 
     int stage = 0;
+    u32 tile = begin.tile, unit = begin.unit;
 #pragma unroll 1
-    while (left) {
-        const u32 tile = here.tile, count = min(left, across - here.unit);
+    for (; left; tile += stride, unit = 0) {
+        const u32 count = min(left, across - unit);
         clear();
 #pragma unroll 1
         for (u32 i = 0; i < count; i++) {
             copy_wait<STAGES - 2>();
             fence_for_wgmma();
             __syncthreads();  // this stage is here, and nobody reads the one before it any more
-            const int freed = stage == 0 ? STAGES - 1 : stage - 1;
-            if (to_load) {
-                copy_weights(freed, load), copy_x(freed, load);
-                to_load--, load.advance(across, stride);
-            }
-            copy_commit();
-            multiply(stage);
+            multiply(stage, [&] {
+                const int freed = stage == 0 ? STAGES - 1 : stage - 1;
+                if (to_load) {
+                    copy_weights(freed, load), copy_x(freed, load);
+                    to_load--, advance(load);
+                }
+                copy_commit();
+            });
             if (++stage == STAGES) stage = 0;
-            here.advance(across, stride);
         }
         left -= count;
         if (count == across || gather(tile)) write(tile);

@@ -33,7 +33,10 @@ docs: $(VENV)/test.stamp
 	$(BIN)/python -m llmrs_cli.cli.manpage man
 
 bench: $(VENV)/test.stamp
-	$(BIN)/llmrs bench $(MODEL)
+	$(BIN)/llmrs bench $(MODEL) --json > benchmarks/this-machine.json
+	@$(BIN)/python -m json.tool benchmarks/this-machine.json
+	$(BIN)/python -m benchmarks.http_parent --out benchmarks/http-parent.json
+	$(BIN)/python -m benchmarks.load_targets --out benchmarks/load-targets.json
 
 test-gpu: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests -m gpu

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
@@ -16,6 +16,7 @@ from tests.helpers.byte_tokenizer import byte_ids
 LETTERS = byte_ids("abcdefghij")
 
 
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.sampled_from(LETTERS), max_size=3).map(tuple), min_size=1, max_size=6), st.data())
 def test_however_events_gather_the_same_is_told(rounds: list[tuple[int, ...]], data: st.DataObject) -> None:
     looks = data.draw(st.sets(st.integers(0, len(rounds) - 1)))

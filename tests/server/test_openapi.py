@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ NOT_CHECKED = (
     "positive_data_acceptance",  # what fits may still be more than the model's context
     "unsupported_method",  # a POST that is no JSON is refused before its path is looked at
 )
-EXAMPLES = 5
+EXAMPLES = 100 if os.environ.get("SOAK") == "1" else 5
 """Of each kind and path, beside every field's edge cases."""
 
 
@@ -26,12 +27,20 @@ def test_generated_requests_find_no_fault(server: Served, tmp_path: Path) -> Non
             *(str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json"),
             *("--checks", "all", "--exclude-checks", ",".join(NOT_CHECKED)),
             *("--mode", "all", "--phases", "coverage,fuzzing"),
-            *("--max-examples", str(EXAMPLES), "--generation-allow-x00", "true", "--no-color"),
+            *(
+                "--max-examples",
+                str(EXAMPLES),
+                "--workers",
+                "2",
+                "--generation-allow-x00",
+                "true",
+                "--no-color",
+            ),
             *("--generation-deterministic", "--warnings", "off"),
         ],
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=3000,
         cwd=tmp_path,
     )
     assert run.returncode == 0, run.stdout[-4000:]

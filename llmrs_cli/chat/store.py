@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,8 @@ class SessionStore:
         """A name from the clock that no session has."""
         stem = time.strftime("%Y%m%d-%H%M%S")
         taken = {path.stem for path in self._files()}
-        return next(name for name in (stem, *(f"{stem}-{n}" for n in range(2, 1 << 20))) if name not in taken)
+        names = chain([stem], (f"{stem}-{number}" for number in count(2)))
+        return next(name for name in names if name not in taken)
 
     def save(self, name: str, model: str, conversation: Conversation) -> None:
         """Write the session, in place of what was saved under the name. Raises LlmrsError if it cannot."""

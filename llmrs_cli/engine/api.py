@@ -216,8 +216,8 @@ class Engine:
         for event in events:
             if event.finish is not None:
                 del self._open[event.request_id]
-            if self._grammars is not None:
-                self._grammars.masks.take(event)
+        if self._grammars is not None:
+            events = [self._grammars.masks.take(event) for event in events]
         self._recorder.gave(events, self._clock())
         self._events += events
 

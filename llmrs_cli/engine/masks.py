@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.plan import Chunk, StepPlan
-from llmrs_cli.engine.types import TokenEvent
+from llmrs_cli.engine.types import FinishReason, TokenEvent
 
 Mask = NDArray[np.uint32]
 """(ceil(V/32),): bit t of word t // 32 is set if token t is allowed."""
+FORM_FAULT = "The form of the answer became too complex to be followed."
 THREADS = 4
 PATIENCE = 3.0
 """Seconds that a step waits for a mask; they take a few milliseconds."""
@@ -49,20 +50,25 @@ class Masks:
         self._words = -(-vocab // 32)
         self._nothing = np.zeros(self._words, np.uint32)
         self._next: dict[str, tuple[Matcher, Future[Mask]]] = {}
+        self._failed: set[str] = set()
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="llmrs-mask")
 
     def begin(self, request_id: str, matcher: Matcher) -> None:
         """Follow a sequence from its first token on."""
         self._next[request_id] = matcher, self._pool.submit(matcher.mask)
 
-    def take(self, event: TokenEvent) -> None:
-        """A sequence has gone on, or ended."""
+    def take(self, event: TokenEvent) -> TokenEvent:
+        """A sequence has gone on, or ended; the event, which says so if it was the grammar that ended it."""
         if event.request_id not in self._next:
-            return
+            return event
         matcher, before = self._next.pop(event.request_id)
         if event.finish is None:
             tokens = event.tokens
             self._next[event.request_id] = matcher, self._pool.submit(_advance, matcher, before, tokens)
+            return event
+        failed = event.request_id in self._failed
+        self._failed.discard(event.request_id)
+        return event._replace(error=FORM_FAULT) if failed and event.finish is FinishReason.ERROR else event
 
     def concern(self, plan: StepPlan) -> bool:
         """Whether a sequence with a grammar draws a token in this step."""
@@ -74,7 +80,7 @@ class Masks:
         table = np.full((len(chunks), self._words), 0xFFFFFFFF, np.uint32)
         for row, chunk in enumerate(chunks):
             if self._constrains(chunk):
-                table[row] = self._result(self._next[chunk.request_id][1])
+                table[row] = self._result(chunk.request_id)
         return table
 
     def close(self) -> None:
@@ -84,11 +90,14 @@ class Masks:
     def _constrains(self, chunk: Chunk) -> bool:
         return chunk.samples and chunk.request_id in self._next
 
-    def _result(self, future: Future[Mask]) -> Mask:
+    def _result(self, request_id: str) -> Mask:
         try:
-            return future.result(PATIENCE)
+            mask = self._next[request_id][1].result(PATIENCE)
         except Exception:
-            return self._nothing
+            mask = self._nothing
+        if not mask.any():
+            self._failed.add(request_id)
+        return mask
 
 
 def _advance(matcher: Matcher, before: Future[Mask], tokens: tuple[int, ...]) -> Mask:

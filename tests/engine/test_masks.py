@@ -46,6 +46,8 @@ class Halves(FakeRunner):
         self.calls: list[str] = []
         self.masks: list[NDArray[np.uint32]] = []
         self.plans: list[StepPlan] = []
+        self.strict = False
+        """A row that may draw nothing fails, as on a device."""
         self._body: StepPlan | None = None
 
     def launch(self, plan: StepPlan) -> None:
@@ -61,6 +63,10 @@ class Halves(FakeRunner):
         self.masks.append(mask)
         assert self._body is not None
         self.plans.append(self._body)
+        sampling = [chunk for chunk in self._body.chunks if chunk.samples]
+        self.poisoned |= {
+            c.request_id for c, row in zip(sampling, mask, strict=True) if self.strict and not row.any()
+        }
         super().launch(self._body)
 
     def collect(self) -> StepResult:
@@ -155,6 +161,27 @@ def test_a_matcher_that_fails_allows_nothing() -> None:
     submit(one, ask("bound", "g"))
     list(run(one))
     assert [int(mask.max()) for mask in runner.masks] == [0, 1, 0, 0]
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_an_answer_whose_form_failed_says_so_and_nobody_else_does(lookahead: int) -> None:
+    runner = Halves()
+    runner.strict = True
+
+    class Open(Counting):
+        def mask(self) -> NDArray[np.uint32]:
+            return super().mask() + 1
+
+    one = engine(runner, lookahead, {"g": Open(fails_at=2), "h": Open(), "i": Open()})
+    runner.poisoned.add("sick")
+    for request in (ask("bound", "g"), ask("good", "h"), ask("sick", "i")):
+        submit(one, request)
+    ends = {event.request_id: event for event in run(one) if event.finish is not None}
+    assert (ends["bound"].finish, ends["bound"].error) == (FinishReason.ERROR, masks.FORM_FAULT)
+    assert ends["good"].finish is FinishReason.LENGTH
+    assert ends["sick"].finish is FinishReason.ERROR
+    assert ends["sick"].error != masks.FORM_FAULT
     one.close()
 
 

@@ -9,7 +9,7 @@ if git diff --staged --quiet; then
     echo "Nothing is staged." >&2
     exit 1
 fi
-message=$(git diff --staged --stat --patch --unified=1 |
+message=$(git diff --staged --unified=1 |
     llmrs chat -p "Write a commit message of one line for this change. Say what it does, not how." \
         --temperature 0 --max-tokens 60 --no-save --quiet)
 echo "${message%%$'\n'*}" # the first line

@@ -25,6 +25,8 @@ SAMPLED: Mapping[str, float] = {"temperature": 0.8, "top_p": 0.95}
 SYSTEM, ASKED = 2048, 32
 """Tokens of a shared system prompt, and of what follows it."""
 LONG = 32_768
+BESIDE = (64, 128, 192, 320, 448)
+"""Prompt tokens beside the decoding rows of a step."""
 OFFERED = 0.7
 """Of what the engine can take at most: the rate at which requests arrive in `mixed`."""
 
@@ -55,9 +57,21 @@ def throughput(place: Workplace) -> Figures:
     }
 
 
-def _crowd(place: Workplace, rows: int, number: int) -> Figures:
+def budget(place: Workplace) -> Figures:
+    """256 requests, 64 of them running, under several budgets of tokens a step: which one lets prompts ride along best."""
+    number = place.scaled(256, 4)
+    rows = max(1, number // 4)
+    return {
+        f"tokens_{rows + prompts}": {
+            "tokens_per_s": _crowd(place, rows, number, rows + prompts)["tokens_per_s"]
+        }
+        for prompts in dict.fromkeys(place.scaled(prompts) for prompts in BESIDE)
+    }
+
+
+def _crowd(place: Workplace, rows: int, number: int, tokens: int | None = None) -> Figures:
     prompt, answer, draw = place.scaled(256), place.scaled(128, 3), _draw()
-    with place.engine(rows, prompt + answer) as engine, watch(place.backend) as device:
+    with place.engine(rows, prompt + answer, tokens) as engine, watch(place.backend) as device:
         runs = _repeated(
             place, engine, lambda: asks(draw, engine.vocab, number, prompt, answer), device.start
         )
@@ -217,6 +231,7 @@ SCENARIOS: dict[str, Callable[[Workplace], Figures]] = {
     "throughput": throughput,
     "prefill": prefill,
     "mixed": mixed,
+    "budget": budget,
     "sampled": sampled,
     "long": long,
     "prefix": prefix,

@@ -44,13 +44,15 @@ def startup(
         warm = [_start(path, device, caches) for _ in range(repeats)]
     best = min(warm, key=lambda run: run["process_s"])
     loading = best["last_weight_s"] - best["first_weight_s"]
-    return {
+    rate = best["weight_bytes"] / max(loading, 1e-9) / 1e9
+    found = {
         "cold_s": cold["process_s"],
         "warm_s": statistics.median(run["process_s"] for run in warm),
-        "weights_gb_per_s": best["weight_bytes"] / max(loading, 1e-9) / 1e9,
-        "cold": cold,
-        "warm": best,
+        "weights_gb_per_s": rate,
     }
+    if "bus_gb_per_s" in best:
+        found["weights_share_of_bus"] = rate / best["bus_gb_per_s"]
+    return {**found, "cold": cold, "warm": best}
 
 
 def _start(path: Path, device: str, caches: str) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from llmrs_cli.engine.api import Engine, assemble
 from llmrs_cli.engine.backends.base import Backend
@@ -51,19 +51,22 @@ class Workplace:
         return max(least, round(count * self.scale))
 
     @contextmanager
-    def engine(self, rows: int, context: int) -> Iterator[EngineThread]:
+    def engine(self, rows: int, context: int, budget: int | None = None) -> Iterator[EngineThread]:
         """An engine of `rows` rows and `context` tokens each, through the thread that chat and batch use.
 
-        Raises DoesNotFitError with the sizes.
+        `budget`: tokens a step while any row decodes; None: what is usual. Raises DoesNotFitError with the sizes.
         """
-        with EngineThread(lambda: self.stepped(rows, context)) as thread:
+        with EngineThread(lambda: self.stepped(rows, context, budget)) as thread:
             yield thread
 
-    def stepped(self, rows: int, context: int) -> Engine:
+    def stepped(self, rows: int, context: int, budget: int | None = None) -> Engine:
         """The same without a thread, for who wants to look at single steps."""
         spec = self.checkpoint.spec
         plan = plan_memory(spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory)
-        return assemble(self.checkpoint, self.backend, self._loaded(), plan.limits)
+        limits = plan.limits
+        if budget is not None:
+            limits = replace(limits, busy_budget=budget, idle_budget=max(budget, limits.idle_budget))
+        return assemble(self.checkpoint, self.backend, self._loaded(), limits)
 
     def _loaded(self) -> ModelWeights:
         """The model; loaded in the thread of the first engine."""

@@ -162,7 +162,7 @@ def command(
 
     Scenarios go through the engine as chat and batch use it: single (one request of 256 + 128 tokens, and first
     tokens), throughput (256 requests, 64 of them running, then all), prefill (16 prompts of 2,048), mixed (lengths
-    and arrivals as in use), sampled against greedy, long (a context of 32k), prefix (a shared system prompt),
+    and arrivals as in use), budget (tokens a step), sampled against greedy, long (a context of 32k), prefix (a shared system prompt),
     startup (a process until its first token), deterministic (what fixed bits cost), profile (where a step's time
     goes); all of them but the last three: all.
 

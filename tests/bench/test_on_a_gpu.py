@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from llmrs_cli.bench import ceilings as tops
-from llmrs_cli.bench import kernels, scenarios
+from llmrs_cli.bench import first_token, kernels, scenarios
 from llmrs_cli.bench.busy import watch
 from llmrs_cli.bench.clock import LAUNCHES, ChainClock
 from llmrs_cli.bench.profile import profile
@@ -90,3 +90,9 @@ def test_ops_are_timed_against_the_ceilings_of_the_gpu(
     timings = [*kernels.time_linears(bed, (1, 70)), *kernels.time_attention(bed, ((2, 70),), (9,), 1 << 16)]
     assert {t.op for t in timings} == {"qkv", "o", "gate_up", "down", "head", "attend"}
     assert all(t.us >= 1000 for t in timings)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_bus_is_timed_with_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_token, "BUS_BYTES", 1 << 12)
+    assert first_token.bus_rate() > 0

@@ -86,3 +86,10 @@ def test_requests_wait_for_their_time(place: Workplace) -> None:
     with place.engine(2, 64) as engine:
         run = serve(engine, [Ask((1, 2), 1), Ask((3, 4), 1, at=0.2)])
     assert run.answers[1].submitted - run.answers[0].submitted >= 0.19
+
+
+def test_a_budget_of_tokens_is_the_engines(place: Workplace) -> None:
+    with place.engine(3, 64, budget=5) as engine:
+        assert engine.limits.busy_budget == 5
+    figures = scenarios.budget(place)
+    assert list(figures) == ["tokens_2", "tokens_3", "tokens_4", "tokens_5"]

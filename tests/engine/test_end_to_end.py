@@ -347,5 +347,7 @@ def test_memory_that_runs_out_while_loading_is_said_with_the_plan(
         raise MemoryError
 
     monkeypatch.setattr(SmallBlocks, "alloc_kv", no_memory)
-    with pytest.raises(DoesNotFitError, match="Memory ran out while loading: weights .* KV cache .* are left now"):
+    with pytest.raises(
+        DoesNotFitError, match="Memory ran out while loading: weights .* KV cache .* are left now"
+    ):
         opener(folder)()

@@ -88,7 +88,7 @@ class CudaBackend(Backend):
     block_size = PAGE
     lookahead = 1
     read_ahead = 2 << 30
-    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=512, idle_budget=8192)
+    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=192, idle_budget=8192)
 
     def __init__(
         self,

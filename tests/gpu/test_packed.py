@@ -171,6 +171,9 @@ def test_tiles_made_on_the_gpu_are_those_of_the_host(
 # -- whole models -------------------------------------------------------------------------------------------
 
 PACKED = ["tiny-llama-awq-g64-skip", "tiny-qwen2-awq-g128", "tiny-qwen2-outliers-awq-g128"]
+OUTLIERS = 0.1
+"""Bound where a massive activation stands beside small ones: a random half ulp of float16 on each norm, and nothing
+else, moves the logits of some of its tokens by 3e-2 in the reference."""
 
 
 @pytest.fixture
@@ -194,9 +197,10 @@ def test_packed_logits_are_the_references(backend: Backend, name: str) -> None:
     wanted = forced_logits(oracle, load_model(checkpoint, oracle), sequences, counts, vocab)
     model = load_model(checkpoint, backend)
     assert type(model.layers[0].qkv).__name__ == "PackedLinear"
+    bound = OUTLIERS if "outliers" in name else LOGITS[False]
     for chunk in (1, 7, 1000):
         for found, right in zip(gpu_logits(backend, model, sequences, chunk, vocab), wanted, strict=True):
-            assert np.linalg.norm(found - right) < LOGITS[False] * np.linalg.norm(right), f"chunk {chunk}"
+            assert np.linalg.norm(found - right) < bound * np.linalg.norm(right), f"chunk {chunk}"
 
 
 @pytest.mark.parametrize("name", PACKED)

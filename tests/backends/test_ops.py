@@ -86,6 +86,16 @@ def test_linear_stacks_parts_and_a_part_without_bias_has_zeros(backend: Backend,
     assert_close("linear", backend.name, got, naive_ops.linear(x, parts, bias))
 
 
+@pytest.mark.parametrize("n", [64, 192, 896, 128, 4864])
+def test_4_bit_rows_that_are_no_multiple_of_128_keep_their_last_outputs(backend: Backend, n: int) -> None:
+    rng = np.random.default_rng(n)
+    weight, x = packed4(rng, n, 64, 32), planted(rng, 17, 64)
+    handle = backend.prepare_linear([weight], [None], "test")
+    right = x.astype(np.float64) @ weight.dequantise().astype(np.float64).T
+    for tokens in (1, 7, 8, 9, 17):
+        assert_close("linear", backend.name, backend.linear(x[:tokens], handle), right[:tokens])
+
+
 def test_linear_takes_parts_of_different_forms(backend: Backend) -> None:
     rng = np.random.default_rng(4)
     parts: list[Weight] = [packed4(rng, 16, 64, 32), dense(rng, 8, 64, 0.1, "float16")]

@@ -1,0 +1,121 @@
+"""How long 4-bit files of a 7B model take to load on the CPU, from the page cache.
+
+    python benchmarks/load_4bit.py [OUT.json]
+
+A few layers of Qwen2.5-7B's shapes are written with random words (AWQ, GPTQ, and converted), read once so that they
+are cached, and loaded; seconds are given for these layers and, in proportion to their bytes, for all 28.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from llmrs_cli.engine.backends.registry import open_backend
+from llmrs_cli.engine.model.names import linear_shapes
+from llmrs_cli.engine.model.spec import from_config
+from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.engine.weights.convert import convert
+from llmrs_cli.engine.weights.load import load_model
+
+LAYERS, ALL_LAYERS, GROUP, REPEATS = 3, 28, 128, 3
+CONFIG: dict[str, Any] = {
+    "architectures": ["Qwen2ForCausalLM"],
+    "model_type": "qwen2",
+    "vocab_size": 1024,
+    "hidden_size": 3584,
+    "intermediate_size": 18944,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-6,
+    "torch_dtype": "float16",
+    "tie_word_embeddings": True,
+}
+QUANTISED = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "checkpoint_format": "gptq_v2"},
+}
+
+
+def write(folder: Path, method: str) -> Path:
+    """A model folder with random words."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": QUANTISED[method]}))
+    rng = np.random.default_rng(0)
+    hidden = CONFIG["hidden_size"]
+    tensors: dict[str, Any] = {
+        "model.embed_tokens.weight": rng.standard_normal((CONFIG["vocab_size"], hidden)).astype(np.float16),
+        "model.norm.weight": np.ones(hidden, np.float16),
+    }
+
+    def words(*shape: int) -> Any:
+        return rng.integers(-(2**31), 2**31, shape, dtype=np.int32)
+
+    for layer in range(LAYERS):
+        start = f"model.layers.{layer}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[f"{start}{norm}.weight"] = np.ones(hidden, np.float16)
+        for module, (n, k) in linear_shapes(from_config(CONFIG)).items():
+            shape = (k, n // 8) if method == "awq" else (k // 8, n)
+            tensors[f"{start}{module}.qweight"] = words(*shape)
+            tensors[f"{start}{module}.qzeros"] = words(k // GROUP, n // 8)
+            tensors[f"{start}{module}.scales"] = np.full((k // GROUP, n), 0.01, np.float16)
+            if module[-6] in "qkv":
+                tensors[f"{start}{module}.bias"] = np.zeros(n, np.float16)
+    save_file(tensors, folder / "model.safetensors")
+    return folder
+
+
+def timed(action: Callable[[], object]) -> tuple[float, float]:
+    """Best wall seconds of REPEATS, and processor seconds of that run."""
+    found = []
+    for _ in range(REPEATS):
+        wall, processor = time.perf_counter(), time.process_time()
+        action()
+        found.append((time.perf_counter() - wall, time.process_time() - processor))
+    return min(found)
+
+
+def load(path: Path) -> dict[str, float]:
+    checkpoint = open_checkpoint(path)
+    nbytes = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
+    with closing(open_backend("cpu")) as backend:
+        wall, processor = timed(lambda: load_model(checkpoint, backend, context=64))
+    return {
+        "bytes": nbytes,
+        "seconds": wall,
+        "processor seconds": processor,
+        "seconds for 28 layers": wall * ALL_LAYERS / LAYERS,
+        "processor seconds for 28 layers": processor * ALL_LAYERS / LAYERS,
+    }
+
+
+def main() -> None:
+    found: dict[str, Any] = {"machine": platform.platform(), "cores": len(os.sched_getaffinity(0))}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for method in QUANTISED:
+            found[method] = load(write(folder / method, method))
+        (folder / "converted").mkdir()
+        list(convert(open_checkpoint(folder / "awq"), "awq", folder / "converted"))
+        found["converted"] = load(folder / "converted")
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else "benchmarks/load-4bit.json")
+    out.write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ import click
 from llmrs_cli import __version__
 from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.errors import EngineFault, LlmrsError, UsageError
+from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, UsageError
 from llmrs_cli.kernels.loader import ARCHITECTURES
 
 if TYPE_CHECKING:
@@ -177,28 +177,30 @@ def examine_backend(info: BackendInfo) -> BackendReport:
 
     try:
         error = self_test(info.name)
+        speeds = _speeds(info.name)
     except LlmrsError as failure:
         return BackendReport(info.name, True, failure.message, ok=False)
     detail = f"self-test: relative error {error:.1e}"
-    if info.name == "reference":  # slow by design
-        return BackendReport(info.name, True, detail, ok=True)
-    try:
-        bandwidth, achieved = _speeds(info.name)
-    except (LlmrsError, MemoryError):  # no room for the larger model
-        return BackendReport(
-            info.name, True, f"{detail}; speed not measured", True, notice=notice_of(info.name)
-        )
+    if speeds is None:
+        return BackendReport(info.name, True, detail, True, notice=notice_of(info.name))
+    bandwidth, achieved = speeds
     detail += f"; reads {achieved / 1e9:.1f} of {bandwidth / 1e9:.1f} GB/s ({achieved / bandwidth:.0%})"
     return BackendReport(info.name, True, detail, True, None, notice_of(info.name), bandwidth, achieved)
 
 
-def _speeds(device: str) -> tuple[float, float]:
-    """Bytes a second: of a plain loop, which is remembered, and of the backend."""
+def _speeds(name: str) -> tuple[float, float] | None:
+    """Bytes a second: of a plain loop, which is remembered, and of a backend. None for the reference, which is
+    slow by design, and where there is no room to measure."""
     from llmrs_cli.cli.measure import achieved, bandwidth_of
 
-    bandwidth = bandwidth_of(device)
-    remember_bandwidth(device, bandwidth)
-    return bandwidth, achieved(device)
+    if name == "reference":
+        return None
+    try:
+        bandwidth = bandwidth_of(name)
+        remember_bandwidth(name, bandwidth)
+        return bandwidth, achieved(name)
+    except (DoesNotFitError, MemoryError):
+        return None
 
 
 def _aliases(offline: bool) -> list[AliasReport]:

@@ -104,7 +104,17 @@ def test_a_machine_without_room_for_the_measurement_is_well(monkeypatch: pytest.
     monkeypatch.setattr("llmrs_cli.cli.measure.achieved", no_room)
     report = doctor.examine_backend(BackendInfo("cpu"))
     assert (report.ok, report.achieved) == (True, None)
-    assert report.detail.endswith("speed not measured")
+    assert "GB/s" not in report.detail
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_backend_that_fails_on_the_larger_model_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: str) -> float:
+        raise EngineFault("A step failed.")
+
+    monkeypatch.setattr("llmrs_cli.cli.measure.achieved", broken)
+    report = doctor.examine_backend(BackendInfo("cpu"))
+    assert (report.ok, report.detail) == (False, "A step failed.")
 
 
 @pytest.mark.usefixtures("compiled")

@@ -62,7 +62,12 @@ class Workplace:
     def stepped(self, rows: int, context: int, budget: int | None = None) -> Engine:
         """The same without a thread, for who wants to look at single steps."""
         spec = self.checkpoint.spec
-        plan = plan_memory(spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory)
+        self.backend.use()
+        # Once the model is there, the memory that it was given is ours already.
+        held = self.memory if self._model is not None else 0
+        plan = plan_memory(
+            spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory, held=held
+        )
         limits = plan.limits
         if budget is not None:
             limits = replace(limits, busy_budget=budget, idle_budget=max(budget, limits.idle_budget))

@@ -314,6 +314,7 @@ def assemble(
     from llmrs_cli.engine.runner import Runner
 
     spec = checkpoint.spec
+    backend.use()
     kv = backend.alloc_kv(spec.layers, limits.blocks, spec.kv_heads, spec.head_dim)
     state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab, limits.idle_budget))
     scheduler = Scheduler(limits, model=checkpoint.identity, kv_dtype=backend.name)

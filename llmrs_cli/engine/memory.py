@@ -48,18 +48,20 @@ def plan_memory(
     context: int | None = None,
     rows: int | None = None,
     memory: int | None = None,
+    held: int = 0,
 ) -> MemoryPlan:
     """Fit an engine for `spec` with `weights` bytes of weights into `memory` (or what is free).
 
     The KV cache holds at least one full context and at most one for each row. Between the two it stays
     modest (what the backend takes by default, or half the weights), unless memory was asked for, or rows
     and context both: then it takes what is left. A context that was asked for is kept or refused
-    (DoesNotFitError); one that was not shrinks to fit.
+    (DoesNotFitError); one that was not shrinks to fit. `held` bytes of `memory` are taken by whoever asks,
+    for weights that are loaded, say.
     """
     sizes, block_size = backend.sizes, backend.block_size
     if context is not None and not 2 <= context <= spec.max_context:
         raise UsageError(f"The context must be from 2 to {spec.max_context} tokens, not {context}.")
-    available = available_bytes(backend, memory)
+    available = available_bytes(backend, memory, held)
     exact = sizes.kv_bytes is None or memory is not None or None not in (rows, context)
     rows = sizes.rows if rows is None else rows
     busy = max(sizes.busy_budget, 2 * rows)
@@ -85,9 +87,9 @@ def plan_memory(
     return plan
 
 
-def available_bytes(backend: Backend, memory: int | None) -> int:
+def available_bytes(backend: Backend, memory: int | None, held: int) -> int:
     """What was asked for, or a share of what is free. Raises DoesNotFitError if more is asked for than there is."""
-    free = backend.free_bytes()
+    free = backend.free_bytes() + held
     if memory is None:
         return int(free * SHARE)
     if memory > free:

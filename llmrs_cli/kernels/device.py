@@ -29,7 +29,7 @@ class CudaDevice:
         self._driver = driver
         self._cupy = cupy
         self.ordinal = ordinal
-        cupy.cuda.Device(ordinal).use()
+        self.use()
         properties = cupy.cuda.runtime.getDeviceProperties(ordinal)
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.name: str = properties["name"].decode()
@@ -86,6 +86,10 @@ class CudaDevice:
         config.attrs = [self._attribute] if self._early else []
         config.numAttrs = 1 if self._early else 0
         return config
+
+    def use(self) -> None:
+        """Make this GPU and its context those of the calling thread."""
+        self._cupy.cuda.Device(self.ordinal).use()
 
     def synchronise(self) -> None:
         """Wait for everything enqueued on this GPU, on any stream."""

@@ -96,3 +96,11 @@ def test_ops_are_timed_against_the_ceilings_of_the_gpu(
 def test_the_bus_is_timed_with_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_token, "BUS_BYTES", 1 << 12)
     assert first_token.bus_rate() > 0
+
+
+def test_every_engine_takes_the_gpu_into_its_thread(gpu: Workplace) -> None:
+    for _ in range(2):
+        with gpu.engine(1, 64):
+            pass
+    threads = gpu.backend.device.threads  # type: ignore[attr-defined]
+    assert threads and set(threads) == {"llmrs-engine"}

@@ -11,6 +11,7 @@ import pytest
 from llmrs_cli.bench import scenarios
 from llmrs_cli.bench.client import Answer, Ask, Run, asks, percentile, serve
 from llmrs_cli.bench.workplace import Workplace
+from llmrs_cli.engine.backends.cpu import CpuBackend
 from llmrs_cli.errors import DoesNotFitError
 
 
@@ -93,3 +94,14 @@ def test_a_budget_of_tokens_is_the_engines(place: Workplace) -> None:
         assert engine.limits.busy_budget == 5
     figures = scenarios.budget(place)
     assert list(figures) == ["tokens_2", "tokens_3", "tokens_4", "tokens_5"]
+
+
+def test_memory_that_the_model_took_is_not_asked_for_twice(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuBackend, "free_bytes", lambda self: place.memory)
+    with place.engine(1, 64):
+        pass
+    monkeypatch.setattr(CpuBackend, "free_bytes", lambda self: place.memory - place.weights)
+    with place.engine(2, 64) as engine:
+        assert engine.limits.rows == 2

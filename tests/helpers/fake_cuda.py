@@ -11,6 +11,7 @@ import ctypes
 import struct
 import sys
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -158,11 +159,16 @@ class Device:
         self.loader = SimpleNamespace(arch="sm_90a")
         self.launched: Counter[str] = Counter()
         self.built: list[Any] = []
+        self.threads: list[str] = []
+        """That said they use it."""
         self.computes = True
         """Whether integers are moved; without it a launch costs nothing."""
 
     def build(self, units: Any, progress: Any = None) -> None:
         self.built += units
+
+    def use(self) -> None:
+        self.threads.append(threading.current_thread().name)
 
     def synchronise(self) -> None:
         pass

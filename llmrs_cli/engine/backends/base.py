@@ -168,6 +168,9 @@ class Backend(ABC):
     def free_bytes(self) -> int:
         """Memory that could still be taken, in bytes."""
 
+    def use(self) -> None:  # noqa: B027 (most backends do not mind)
+        """From now on the calling thread is the one that uses the backend."""
+
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, key: Hashable, body: Callable[[], Result]) -> Result:

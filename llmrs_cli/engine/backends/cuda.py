@@ -18,7 +18,7 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays
-from llmrs_cli.engine.backends import cuda_sizes
+from llmrs_cli.engine.backends import cuda_packed, cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
@@ -131,7 +131,7 @@ class CudaBackend(Backend):
             self._bf16 = "float16" not in dtypes
         # The embedding is also a table of rows, which is read as 16 bits.
         if self.packed and name != "embedding" and why_widened(parts) is None:
-            packed = load_packed(self.device, parts, bias, self._bf16)
+            packed = load_packed(self.device, self._upload, parts, bias, self._bf16)
             self._groups.add(packed.matrix.layout.group)
             return packed
         if self.deterministic:  # one family of kernels: 16 bits
@@ -167,7 +167,9 @@ class CudaBackend(Backend):
         return rows
 
     def workspace_bytes(self, model: ModelSizes, limits: RowLimits) -> int:
-        return cuda_sizes.workspace_bytes(model, limits, self.device.multiprocessors)
+        count = self.device.multiprocessors
+        own = cuda_packed.workspace_bytes(count) if self.packed else 0
+        return cuda_sizes.workspace_bytes(model, limits, count) + own
 
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
         return cuda_sizes.weight_bytes(shape, form if self.packed else "float16", nbytes)
@@ -175,6 +177,9 @@ class CudaBackend(Backend):
     def free_bytes(self) -> int:
         free, _ = cp.cuda.runtime.memGetInfo()
         return int(free + cp.get_default_memory_pool().free_bytes())
+
+    def use(self) -> None:
+        self.device.use()
 
     # -- running ------------------------------------------------------------------------------------
 

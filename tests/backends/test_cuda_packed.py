@@ -31,7 +31,7 @@ def room() -> Iterator[Any]:
     """The module under test, imported under CuPy's names."""
     with cuda_backend(packed=True) as backend:
         module: Any = sys.modules["llmrs_cli.engine.backends.cuda_packed"]
-        module.arena = backend._arena
+        module.arena, module.upload = backend._arena, backend._upload
         yield module
 
 
@@ -66,7 +66,7 @@ def tiles_of(parts: list[Packed4], order: NDArray[np.intp]) -> NDArray[np.uint8]
 def test_parts_are_stacked_and_reordered(room: Any, device: EmulatedDevice) -> None:
     parts = [weight(70), weight(24), weight(10)]
     bias = [Dense(np.arange(70, dtype=np.float32)), None, Dense(np.ones(10, np.float16))]
-    made = room.load_packed(device, parts, bias, False)
+    made = room.load_packed(device, room.upload, parts, bias, False)
     assert made.shape == (104, 200)
     assert np.array_equal(made.matrix.units.view(np.uint8), tiles_of(parts, np.arange(104)))
     assert made.bias.tolist() == [*range(70), *[0] * 24, *[1] * 10]
@@ -76,7 +76,7 @@ def test_parts_are_stacked_and_reordered(room: Any, device: EmulatedDevice) -> N
 
 def test_gate_and_up_take_turns_of_eight_rows(room: Any, device: EmulatedDevice) -> None:
     parts = [weight(40), weight(40, seed=1)]
-    made = room.load_packed(device, parts, [None, Dense(np.arange(40, dtype=np.float32))], False)
+    made = room.load_packed(device, room.upload, parts, [None, Dense(np.arange(40, dtype=np.float32))], False)
     order = np.arange(80).reshape(2, 5, 8).transpose(1, 0, 2).reshape(-1)
     assert np.array_equal(made.matrix.units.view(np.uint8), tiles_of(parts, order))
     assert made.bias.reshape(5, 2, 8)[:, 0].tolist() == [[0] * 8] * 5
@@ -94,7 +94,7 @@ def test_a_code_that_changed_is_found(
 
     monkeypatch.setattr(room, "repack", broken)
     with pytest.raises(EngineFault, match=r"1 of the 4-bit weights of a \(70, 200\) matrix"):
-        room.load_packed(device, [weight(70)], [None], False)
+        room.load_packed(device, room.upload, [weight(70)], [None], False)
 
 
 def scaled(part: Packed4, scales: NDArray[np.float32]) -> Packed4:
@@ -124,7 +124,7 @@ def test_float32_scales_that_are_halves_stay_packed(room: Any, device: EmulatedD
     part = weight(16)
     wide = scaled(part, part.scales.astype(np.float32))
     assert room.why_widened([wide]) is None
-    made = room.load_packed(device, [wide], [None], False)
+    made = room.load_packed(device, room.upload, [wide], [None], False)
     assert unpack(made.matrix.units.view(np.uint8), 64, 16, 200)[1].tolist() == part.scales.tolist()
 
 
@@ -137,7 +137,7 @@ def test_every_number_of_tokens_has_its_kernel(
 ) -> None:
     part = weight(144)
     bias = RNG.standard_normal(144).astype(np.float32)
-    made = room.load_packed(device, [part], [Dense(bias)], False)
+    made = room.load_packed(device, room.upload, [part], [Dense(bias)], False)
     x = host(RNG.standard_normal((m, 200)).astype(np.float16))
     products = room.PackedProducts(device, room.arena, multiply, slab_bytes=30_000)  # of 64 rows
     out = host(np.ones((m, 144), np.float32))
@@ -149,7 +149,7 @@ def test_every_number_of_tokens_has_its_kernel(
 @pytest.mark.parametrize("m", [2, 12])
 def test_the_norm_comes_first(room: Any, device: EmulatedDevice, m: int) -> None:
     part = weight(144)
-    made = room.load_packed(device, [part], [None], False)
+    made = room.load_packed(device, room.upload, [part], [None], False)
     x, norm = RNG.standard_normal((m + 1, 200)).astype(np.float32), RNG.standard_normal(200)
     rows = host(np.arange(m, 0, -1, dtype=np.int32))
     out = host(np.zeros((m, 144), np.float32))
@@ -184,6 +184,11 @@ def test_nothing_stays_packed_unless_asked() -> None:
         assert type(backend.prepare_linear([weight(64)], [None], "layer 0 o")).__name__ == "CudaLinear"
         backend.alloc_kv(1, 1, 2, 64)
         assert "packed_small" not in {u.stem for u in backend.device.built}
+
+
+def test_its_buffers_are_part_of_the_plan(room: Any) -> None:
+    """The largest parts of sums are those of 128 × 128 tiles of two a block."""
+    assert room.workspace_bytes(132) == (32 << 20) + 2 * 132 * 128 * 128 * 4 + (1 << 20)
 
 
 def test_slabs_are_whole_units(room: Any) -> None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.arrays import Array
 from llmrs_cli.engine.backends.cuda_linear import PAIR_ROWS, narrowed, offsets, stack_bias
 from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Vector
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
 from llmrs_cli.errors import EngineFault
@@ -24,7 +25,7 @@ from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
-from llmrs_cli.kernels.marlin_layout import UNIT_ROWS, Layout, tile_group
+from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
 from llmrs_cli.kernels.repack import compare, repack
 from llmrs_cli.kernels.rms_norm import rms_norm
@@ -32,6 +33,9 @@ from llmrs_cli.kernels.silu_mul import silu_mul
 
 KEEP_PACKED = False
 """Whether 4-bit checkpoints stay packed unless a caller says otherwise: their kernels have yet to be measured."""
+
+ARRIVAL_BYTES = 1 << 20
+"""Room for a count for each tile of outputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class _Canonical:
 
 
 def load_packed(
-    device: CudaDevice, parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool
+    device: CudaDevice, upload: Upload, parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool
 ) -> PackedLinear:
     """Stack parts as `cuda_linear.load_linear` does, and reorder them on the GPU.
 
@@ -111,11 +115,12 @@ def load_packed(
     own = tile_group(group, columns)
     assert own is not None
     layout = Layout(sum(part.shape[0] for part in packed), columns, own)
-    source = _upload(packed, layout.rows, paired)
     shape = layout.unit_rows, layout.unit_columns, layout.unit_bytes // 4
-    matrix = Packed4Matrix(cp.empty(shape, cp.uint32), layout)
-    repack(device, bf16, *source.rows(slice(None)), group, matrix)
-    _prove(device, bf16, source, group, matrix)
+    with upload.stream:
+        source = _uploaded(packed, layout.rows, paired, upload)
+        matrix = Packed4Matrix(cp.empty(shape, cp.uint32), layout)
+        repack(device, bf16, *source.rows(slice(None)), group, matrix)
+        _prove(device, bf16, source, group, matrix)
     stacked = stack_bias(packed, bias)
     if paired and stacked is not None:
         stacked = stacked.reshape(2, -1, PAIR_ROWS).transpose(1, 0, 2).reshape(-1)
@@ -128,7 +133,7 @@ def load_packed(
     )
 
 
-def _upload(parts: Sequence[Packed4], rows: int, paired: bool) -> _Canonical:
+def _uploaded(parts: Sequence[Packed4], rows: int, paired: bool, upload: Upload) -> _Canonical:
     """All parts below one another, or two of them in turns of 8 rows."""
     words, groups = parts[0].columns // 8, parts[0].scales.shape[1]
     canonical = _Canonical(
@@ -145,11 +150,14 @@ def _upload(parts: Sequence[Packed4], rows: int, paired: bool) -> _Canonical:
             part.zeros.astype(np.uint16),
         )
         for whole, own in zip(canonical.rows(slice(None)), values, strict=True):
-            if paired:
-                target = whole.reshape(-1, 2, PAIR_ROWS, whole.shape[1])[:, index]
-                target[...] = cp.asarray(own).reshape(target.shape)
-            else:
-                whole[first : first + len(own)].set(own)
+            if not paired:
+                upload.put(whole[first : first + len(own)], own)
+                continue
+            apart = cp.empty(own.shape, own.dtype)
+            upload.put(apart, own)
+            whole.reshape(-1, 2, PAIR_ROWS, whole.shape[1])[:, index] = apart.reshape(
+                -1, PAIR_ROWS, whole.shape[1]
+            )
     return canonical
 
 
@@ -166,6 +174,12 @@ def _prove(device: CudaDevice, bf16: bool, source: _Canonical, group: int, matri
             f"{count} of the 4-bit weights of a {matrix.shape} matrix changed while they were reordered.",
             hint="The GPU or its memory may be faulty. Try again, or use --device cpu.",
         )
+
+
+def workspace_bytes(multiprocessors: int) -> int:
+    """What products with packed weights take beside their operands: a slab, and parts of shared sums."""
+    largest = max(tokens * warps for tokens, warps in packed_plans.WARPS.items()) * TILE_ROWS
+    return packed_plans.SLAB_BYTES + 2 * multiprocessors * largest * 4 + ARRIVAL_BYTES
 
 
 def slabs(rows: int, columns: int, limit: int) -> Iterator[slice]:

@@ -93,6 +93,11 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     const int begin = line.snap(int(i64(total) * blockIdx.x / gridDim.x));
     const int end = line.snap(int(i64(total) * (blockIdx.x + 1) / gridDim.x));
     if (begin >= end) {
+#if ROPE
+        // Blocks with work wait for the kernel before, so this kernel ends after it; one without leaves its shared
+        // memory to the next kernel, which may begin to copy weights.
+        if (total > 0) return;
+#endif
         wait_for_previous();  // the kernels after this one count on it
         return;
     }

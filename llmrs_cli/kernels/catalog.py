@@ -8,6 +8,8 @@ from llmrs_cli.kernels import (
     count_tokens,
     embed,
     gather,
+    linear_mid,
+    linear_rows,
     linear_small,
     logprobs,
     packed_plans,
@@ -65,3 +67,12 @@ def all_units(arch: str) -> tuple[Unit, ...]:
         for head_dim in HEAD_DIMS:
             units += head_units(bf16, head_dim, arch)
     return tuple(units)
+
+
+def candidate_units(bf16: bool) -> tuple[Unit, ...]:
+    """Units of the kernels that no default runs yet: they wait for their measurement."""
+    rows = (linear_rows.unit(bf16, tokens, linear_rows.RowsPlan(1, 1)) for tokens in (1, 2))
+    middle = (linear_mid.MidPlan(1, tokens) for tokens in linear_mid.TOKENS)
+    large = (linear_mid.MidPlan(1, tokens, warps=16) for tokens in (64, linear_mid.WIDE_TOKENS))
+    attention = (attend_decode.unit(bf16, d, rope=True) for d in HEAD_DIMS if attend_decode.rotates(d))
+    return (*rows, *(linear_mid.unit(bf16, plan) for plan in (*middle, *large)), *attention)

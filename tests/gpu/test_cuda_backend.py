@@ -34,12 +34,19 @@ ROUNDED_OUTLIERS = 2e-2
 """The same where 4-bit weights are rounded to float16 and one massive activation dominates every sum."""
 
 
-@pytest.fixture
-def backend(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
+@pytest.fixture(params=[False, True], ids=["measured", "candidates"])
+def backend(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Backend]:
+    """With the kernels that run by default, and with all others that a setting chooses."""
     from llmrs_cli.engine.backends.cuda import CudaBackend
+    from llmrs_cli.engine.backends.cuda_dense import MEASURED, Paths
 
+    candidates = Paths(
+        rows_tokens=2, held=8, mid_tokens=range(9, 257), rope_in_attention=True, two_tiles=True
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
-    opened = CudaBackend(0)
+    opened = CudaBackend(0, paths=candidates if request.param else MEASURED)
     yield opened
     opened.close()
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from llmrs_cli.kernels.catalog import all_units, head_units, packed_units
+from llmrs_cli.kernels.catalog import all_units, candidate_units, head_units, packed_units
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
 from llmrs_cli.kernels.resources import Resources, parse
 
@@ -52,6 +52,11 @@ def test_small_heads_compile(head_dim: int) -> None:
 @pytest.mark.parametrize(("arch", "bf16", "group"), [("sm_90a", False, 32), ("sm_80", True, 64)])
 def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int) -> None:
     assert spills_of(packed_units(bf16, group, arch), arch) == []
+
+
+def test_candidates_compile() -> None:
+    """Every fourth of them; the kept report has them all."""
+    assert spills_of(candidate_units(True)[1::4], "sm_90a") == []
 
 
 def test_a_spill_is_seen() -> None:

@@ -21,6 +21,9 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __restrict__
+#ifndef BF16
+#define BF16 1
+#endif
 #undef __CUDA_ARCH__
 #ifdef ARCH
 #define __CUDA_ARCH__ ARCH

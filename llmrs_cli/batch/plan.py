@@ -69,8 +69,6 @@ def _add(
         raise prompt
     assert isinstance(row.ask, Ask)
     options = job.options_for(row.index, row.ask)
-    if options.grammar:
-        engine.check_grammar(options.grammar)
     engine.start(prompt, options, sink=_nowhere)
     plan.longest = max(plan.longest, len(prompt))
     key = twin_key(prompt, options, row.ask, engine.defaults)

@@ -1,4 +1,4 @@
-"""What rows ask, as token ids."""
+"""What rows ask, as token ids; and whether what they want to be held to can be kept to."""
 
 from __future__ import annotations
 
@@ -23,7 +23,21 @@ class Prompter:
         self._system = job.system
 
     def ids_of(self, asks: Sequence[Ask]) -> list[Ids | LlmrsError]:
-        """For each its ids, or why there are none. Conversations are encoded together."""
+        """For each its ids, or why it cannot be asked. Conversations are encoded together."""
+        return [self._refusal(ask) or ids for ask, ids in zip(asks, self._all_ids(asks), strict=True)]
+
+    def _refusal(self, ask: Ask) -> LlmrsError | None:
+        """Why the answer cannot be held to its form; found out where nothing can be held up by it."""
+        form = self._job.form_of(ask)
+        if form is None:
+            return None
+        try:
+            self._engine.check_grammar(form.grammar, form.field)
+        except LlmrsError as error:
+            return error
+        return None
+
+    def _all_ids(self, asks: Sequence[Ask]) -> list[Ids | LlmrsError]:
         chats = [ask for ask in asks if self._is_chat(ask)]
         prompts = iter(
             self._engine.render_many(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Any
 
 import click
@@ -41,7 +42,8 @@ def read_schema(typed: str) -> dict[str, Any]:
     Raises UsageError if it is no JSON object, RequestError if answers cannot be held to it.
     """
     from llmrs_cli.chat.source import read_file
-    from llmrs_cli.text.grammar import check, json_schema
+    from llmrs_cli.text.grammar import json_schema
+    from llmrs_cli.text.grammar_trial import GrammarTrial
 
     source = typed if typed.lstrip().startswith("{") else read_file(typed)
     try:
@@ -50,7 +52,8 @@ def read_schema(typed: str) -> dict[str, Any]:
         schema = None
     if not isinstance(schema, dict):
         raise UsageError("The schema is not a JSON object.", hint="Give --schema a file or the JSON itself.")
-    check(json_schema(schema, "schema"), "schema")
+    with closing(GrammarTrial()) as trial:
+        trial.check(json_schema(schema, "schema"), "schema")
     return schema
 
 

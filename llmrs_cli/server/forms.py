@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llmrs_cli.server.kinds import plain_object, refuse
-from llmrs_cli.text.forms import MAX_CHOICE, MAX_CHOICES, STRUCTURED, answer_form, structured_form
+from llmrs_cli.text.forms import (
+    MAX_CHOICE,
+    MAX_CHOICES,
+    STRUCTURED,
+    AnswerForm,
+    answer_form,
+    structured_form,
+)
 from llmrs_cli.text.grammar import FIELD
 
 STRUCTURED_OUTPUTS = plain_object(
@@ -30,23 +36,10 @@ STRUCTURED_OUTPUTS = plain_object(
 """Exactly one is to be given; `text.forms` reads it."""
 
 
-@dataclass(frozen=True, slots=True)
-class AskedForm:
-    """What an answer is held to."""
-
-    grammar: str = ""
-    """Of `text.grammar`; "" for free text."""
-    field: str = FIELD
-    """Where the client asked for it."""
-
-
-FREE = AskedForm()
-
-
-def asked_form(given: Mapping[str, Any]) -> AskedForm:
+def asked_form(given: Mapping[str, Any]) -> AnswerForm:
     """The form that a body asks for. RequestError for one that is none of ours."""
     if STRUCTURED not in given:
-        return AskedForm(answer_form(given[FIELD]).grammar) if FIELD in given else FREE
+        return answer_form(given[FIELD]) if FIELD in given else AnswerForm()
     if FIELD in given:
         raise refuse(STRUCTURED, f"left out where there is a {FIELD}")
-    return AskedForm(structured_form(given[STRUCTURED]).grammar, STRUCTURED)
+    return structured_form(given[STRUCTURED])

@@ -2,7 +2,7 @@
 read here for every front end.
 
 Strict, as requests are: a field that has no meaning here is refused by name, and so is a value of the wrong
-kind. What a schema, pattern or grammar itself says is seen when it is compiled (`text.grammar`).
+kind. What a schema, pattern or grammar itself says is seen when it is tried (`TextEngine.check_grammar`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class AnswerForm:
     """Empty: nothing."""
     is_json: bool = False
     """A complete answer is one JSON value."""
+    field: str = FIELD
+    """Where it was asked for."""
 
 
 def answer_form(value: Any) -> AnswerForm:
@@ -57,7 +59,7 @@ def structured_form(value: Any) -> AnswerForm:
 
 def schema_form(schema: Mapping[str, Any], param: str = FIELD) -> AnswerForm:
     """JSON that conforms to `schema`. RequestError if it is too large."""
-    return AnswerForm(grammar.json_schema(schema, param), is_json=True)
+    return AnswerForm(grammar.json_schema(schema, param), is_json=True, field=param)
 
 
 def _named_schema(form: Mapping[str, Any]) -> AnswerForm:
@@ -82,7 +84,7 @@ def _any_schema(where: str, value: Any) -> AnswerForm:
 def _any_object(where: str, value: Any) -> AnswerForm:
     if value is not True:
         raise _refuse(where, "true")
-    return AnswerForm(grammar.json_object(), is_json=True)
+    return AnswerForm(grammar.json_object(), is_json=True, field=STRUCTURED)
 
 
 def _choice(where: str, value: Any) -> AnswerForm:
@@ -91,14 +93,14 @@ def _choice(where: str, value: Any) -> AnswerForm:
     for place, text in enumerate(value):
         if not isinstance(text, str) or not 0 < len(text) <= MAX_CHOICE:
             raise _refuse(f"{where}[{place}]", f"a text of 1 to {MAX_CHOICE} characters")
-    return AnswerForm(grammar.one_of(value, STRUCTURED))
+    return AnswerForm(grammar.one_of(value, STRUCTURED), field=STRUCTURED)
 
 
 def _source(make: Callable[[str, str], str]) -> Callable[[str, Any], AnswerForm]:
     def read(where: str, value: Any) -> AnswerForm:
         if not isinstance(value, str):
             raise _refuse(where, "a text")
-        return AnswerForm(make(value, STRUCTURED))
+        return AnswerForm(make(value, STRUCTURED), field=STRUCTURED)
 
     return read
 

@@ -12,7 +12,6 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 import llguidance
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 
 from llmrs_cli.errors import RequestError
 from llmrs_cli.text.grammar_child import compiled, fault_of
-from llmrs_cli.text.grammar_trial import GrammarTrial
 from llmrs_cli.text.tokenizer import Tokenizer
 from llmrs_cli.text.tools import CLOSE, OPEN, ToolStyle
 
@@ -121,12 +119,6 @@ class _Vocabulary:
 def refusal(message: str, param: str = FIELD) -> RequestError:
     """The error for a form that cannot be followed."""
     return RequestError(message, code="invalid_grammar", param=param)
-
-
-def check(grammar: str, param: str = FIELD) -> None:
-    """RequestError if `grammar` cannot be followed to the letter at a bounded cost, with whatever tokenizer."""
-    with closing(GrammarTrial()) as trial:
-        trial.check(grammar, param)
 
 
 # -- forms ---------------------------------------------------------------------------------------------

@@ -114,7 +114,10 @@ def test_a_flat_row_may_carry_columns_called_url_and_body() -> None:
         ({"response_format": {"type": "text"}, "stream": False}, {"form": AnswerForm()}),
         ({"response_format": {"type": "json_object"}}, {"form": AnswerForm(json_object(), is_json=True)}),
         ({"response_format": {"type": "regex", "regex": "a"}}, {"form": AnswerForm(regex("a"))}),
-        ({"structured_outputs": {"regex": "a"}}, {"form": AnswerForm(regex("a"))}),
+        (
+            {"structured_outputs": {"regex": "a"}},
+            {"form": AnswerForm(regex("a"), field="structured_outputs")},
+        ),
     ],
 )
 def test_options_arrive_under_our_names(given: dict[str, Any], options: dict[str, Any]) -> None:

@@ -64,6 +64,7 @@ def test_a_form_that_cannot_be_kept_to_is_an_error_of_its_row(batch: Any) -> Non
         {"prompt": "Hi", "response_format": text_format({"not": {}})},
         {"prompt": "Hi", "response_format": {"type": "xml"}},
         {"prompt": "Hi", "response_format": text_format(LABELS), "ignore_eos": True},
+        {"prompt": "Hi", "structured_outputs": {"regex": "("}},
         {"prompt": "Hi", "guided_json": LABELS},
         {"prompt": "Hi", "structured_outputs": {"regex": "a"}, "response_format": text_format(LABELS)},
         {"prompt": "Hi"},
@@ -73,11 +74,21 @@ def test_a_form_that_cannot_be_kept_to_is_an_error_of_its_row(batch: Any) -> Non
         "response_format",
         "response_format.type",
         "ignore_eos",
+        "structured_outputs",
         "guided_json",
         "response_format",
         None,
     ]
-    assert "'structured_outputs'" in rows[3]["error"]["message"]
+    assert "'structured_outputs'" in rows[4]["error"]["message"]
+
+
+def test_a_form_that_would_never_be_compiled_holds_nothing_up(batch: Any) -> None:
+    """Its cost is bounded by the kernel, in a process of its own; equal ones are tried once."""
+    endless = {"prompt": "Hi", "response_format": text_format({"type": "integer", "multipleOf": 9_999_991})}
+    rows, status, _ = batch(endless, {"prompt": "Hi"}, endless)
+    assert status == 3
+    assert ["takes too long" in str(row["error"]) for row in rows] == [True, False, True]
+    assert rows[1]["text"] == "Hello world"
 
 
 def test_an_answer_that_is_cut_has_no_value(batch: Any) -> None:

@@ -55,6 +55,16 @@ here as well as there, so that `llmrs --help` imports none of those modules."""
 ALIASES = {"run-batch": "batch", "ls": "list"}
 """Names that other tools use; they work and are not listed."""
 
+ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("ps", "load", "stop"), "Nothing runs in the background: each command loads its model."),
+    **dict.fromkeys(
+        ("import", "create"), "A folder or .gguf file is used where it is: llmrs chat ./model.gguf"
+    ),
+    "cp": "A model gets another name by: llmrs alias set NAME MODEL",
+    "generate": "Ask with: llmrs run MODEL PROMPT",
+}
+"""Commands of other tools that there is no need of here, and what to do instead."""
+
 COMPLETE_VARIABLE = "_LLMRS_COMPLETE"
 """Set by a shell that wants to know what to offer (`cli.complete`)."""
 
@@ -93,7 +103,7 @@ class Root(click.Group):
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = get_close_matches(name, [*COMMANDS, *ALIASES], n=1)
             guess = f"Did you mean 'llmrs {near[0]}'?" if near else "'llmrs --help' lists the commands."
-            raise UsageError(f"There is no command {quoted(name)}.", hint=guess)
+            raise UsageError(f"There is no command {quoted(name)}.", hint=ELSEWHERE.get(name, guess))
         return super().resolve_command(ctx, args)
 
     def main(  # type: ignore[override]  # this one always exits, whatever Click's modes

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from llmrs_cli.cli import root as root_module
 from llmrs_cli.cli.faults import Terminated, explain, fault_id
-from llmrs_cli.cli.root import COMMANDS, root
+from llmrs_cli.cli.root import COMMANDS, ELSEWHERE, root
 from llmrs_cli.errors import (
     AccessError,
     ContextLengthError,
@@ -114,6 +114,13 @@ def test_a_mistyped_command_names_the_nearest(typed: str, meant: str) -> None:
     result = CliRunner().invoke(root, [typed])
     assert result.exit_code == 2
     assert f"llmrs {meant}" in result.stderr
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_command_of_another_tool_is_answered_with_what_to_do_here(name: str) -> None:
+    result = CliRunner().invoke(root, [name])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.splitlines()[1].strip() == ELSEWHERE[name]
 
 
 def test_a_mistyped_option_names_the_nearest() -> None:

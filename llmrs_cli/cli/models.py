@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmrs_cli.cli.options import ModelOptions, over
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.config import Settings, directories, load_settings, private_directory
+from llmrs_cli.config import Settings, directories, distrust, load_settings, private_directory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -93,6 +93,9 @@ def _converted(path: Path, name: ModelName, terminal: Terminal) -> Path:
     """The copy that `llmrs convert` made of the model at `path`, else `path`."""
     place = converted_place(path)
     if place is None or not place.exists():
+        return path
+    if (why := distrust(place.parent)) is not None:
+        terminal.warn(f"The converted copy of {name.text} is not used: {why}.")
         return path
     terminal.notice(f"Using the converted copy of {name.text}.")
     return place

@@ -59,6 +59,13 @@ def test_a_damaged_copy_is_refused_by_name_and_made_anew(llmrs: Run, model: str)
     assert ask(llmrs, model) == "Hello world\n"
 
 
+def test_a_copy_that_others_may_change_is_not_used(llmrs: Run, model: str) -> None:
+    place = Path(llmrs("convert", model).stdout.strip())
+    place.parent.chmod(0o777)
+    asked = llmrs("chat", model, "-p", "Hi", "-t", "0")
+    assert (asked.stdout, "is not used: " in asked.stderr) == ("Hello world\n", True)
+
+
 def test_show_tells_what_it_is(llmrs: Run, model: str, tmp_path: Path) -> None:
     target = str(tmp_path / "c")
     llmrs("convert", model, "-o", target)

@@ -34,7 +34,7 @@ def is_whole(target: Path) -> bool:
 
 
 def left_over(parent: Path) -> list[str]:
-    return [path.name for path in parent.iterdir() if not path.name.endswith(".lock")]
+    return [path.name for path in parent.iterdir()]
 
 
 def test_a_folder_appears_under_its_name_with_usual_rights(tmp_path: Path) -> None:
@@ -142,6 +142,28 @@ def test_a_second_writer_waits_and_says_so(tmp_path: Path) -> None:
         events.append("first")
     thread.join(20)
     assert events == ["first", "second"]
+
+
+def test_many_writers_take_turns_and_leave_no_lock(tmp_path: Path) -> None:
+    inside, most = 0, 0
+    guard = threading.Lock()
+
+    def write() -> None:
+        nonlocal inside, most
+        for _ in range(20):
+            with lock_folder(tmp_path / "x"):
+                with guard:
+                    inside += 1
+                    most = max(most, inside)
+                with guard:
+                    inside -= 1
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (most, left_over(tmp_path)) == (1, [])
 
 
 def test_without_locks_in_the_file_system_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

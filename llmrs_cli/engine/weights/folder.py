@@ -28,16 +28,38 @@ def lock_folder(target: Path, on_wait: Callable[[], None] | None = None) -> Iter
     them finds the place taken.
     """
     path = target.parent / f".{target.name}.lock"
-    with path.open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_wait is not None:
-                on_wait()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:  # no locks on this file system
-            pass
+    file = _take(path, on_wait)
+    try:
         yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(file)
+
+
+def _take(path: Path, on_wait: Callable[[], None] | None) -> int:
+    """A descriptor of the lock file, locked; it is the file that others will find."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            _lock(file, on_wait)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(file), path.stat()):
+                    return file
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # its last owner removed it in between
+
+
+def _lock(file: int, on_wait: Callable[[], None] | None) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if on_wait is not None:
+            on_wait()
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:  # no locks on this file system
+        pass
 
 
 @contextmanager

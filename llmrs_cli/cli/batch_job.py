@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from io import BufferedReader
 from pathlib import Path
@@ -131,7 +131,9 @@ def run(asked: Asked, terminal: Terminal) -> int:
         )
         progress = Progress(outlet.reused, lambda: batch.read, _share_of(stream))
         _answer(batch, outlet.watch(numbered), outlet, progress, terminal)
-        remember(speeds_file(), speed_key(chosen), batch.counts, progress.seconds)
+        with suppress(UsageError):  # no folder for it: the run is done all the same
+            private_directory(speeds_file().parent)
+            remember(speeds_file(), speed_key(chosen), batch.counts, progress.seconds)
     return _status(outlet.reused, batch.counts)
 
 
@@ -233,7 +235,7 @@ def mentioned(rows: Numbered, name: ModelName, terminal: Terminal) -> Iterator[t
 
 def speeds_file() -> Path:
     """Where the speeds of earlier runs are kept."""
-    return private_directory(directories().cache) / "speeds.json"
+    return directories().cache / "speeds.json"
 
 
 def speed_key(chosen: Chosen) -> str:

@@ -332,3 +332,23 @@ def test_lines_may_come_as_rows_finish(llmrs: Run, ladder: MakeLadder) -> None:
 def test_options_that_mean_nothing_are_refused(llmrs: Run, args: tuple[str, ...]) -> None:
     result = llmrs("batch", "-", "-m", "./none", *args, stdin='{"prompt":"Hi"}\n')
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a folder that nobody can write")
+def test_a_home_that_cannot_be_written_is_no_matter(
+    llmrs: Run, ladder: MakeLadder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the speed of the run would be kept there."""
+    monkeypatch.setenv("HOME", "/proc/none")
+    rows = tmp_path / "in.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": "Hi", "seed": n}) + "\n" for n in range(10)))
+    for more in ((), ("--dry-run",)):
+        result = llmrs("batch", str(rows), "-m", ladder(), "-t", "0", *more)
+        assert (result.exit_code, "folder" in result.stderr) == (0, False)
+
+
+@pytest.mark.parametrize("name", ["/proc/none", "/dev/none/out", "/proc/self/none"])
+def test_an_output_that_cannot_be_made_is_refused_before_any_model(llmrs: Run, name: str) -> None:
+    result = llmrs("batch", "-", "-o", name, "-m", "./none", stdin='{"prompt":"Hi"}\n')
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) <= 2

@@ -44,7 +44,7 @@ STREAMS = [(4, 8, 3, 1), (4, 8, 2, 1), (4, 4, 4, 1), (2, 8, 4, 1), (2, 8, 6, 1),
 """Tiles, warps, stages, and blocks a multiprocessor."""
 TILES = [
     (16, 16, 6, 1), (16, 8, 6, 2), (16, 8, 4, 2), (32, 12, 6, 1), (32, 8, 6, 2), (32, 16, 6, 1),
-    (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (64, 16, 5, 1), (128, 8, 4, 1), (128, 8, 5, 1),
+    (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (128, 8, 4, 1), (128, 8, 5, 1), (128, 4, 5, 1),
 ]  # fmt: skip
 """Tokens, warps, stages, and blocks a multiprocessor."""
 SLABS = (16 << 20, 32 << 20, 64 << 20, 512 << 20)
@@ -72,6 +72,7 @@ def matrices(layout: Layout) -> list[Packed4Matrix]:
         units[:, words:] = zeros << 16 | scales
         shape = layout.unit_rows, layout.unit_columns, layout.unit_bytes // 4
         made.append(Packed4Matrix(units.reshape(shape), layout))
+    cp.cuda.Device().synchronize()  # kernels read weights without waiting for the kernel before
     return made
 
 

@@ -53,6 +53,7 @@ DEVICE void multiply_group(float (&sum)[NT][4], const uint4 (&codes)[2], const H
     }
     meanwhile();
     wgmma_wait();
+    wgmma_results(sum);
 #else
     meanwhile();
     const int row = lane % 8 + lane / 16 * 8;
@@ -108,8 +109,9 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
     auto seek = [&](u32 tile, u32 unit) {
         const u32 unit_row = tile / token_tiles * (ROWS / UNIT_ROWS);
         const int token = tile % token_tiles * TOKENS + row, column = unit * TILE_COLUMNS + piece * 8;
-        return Cursor{tile, unit, packed + (i64(unit_row) * across + unit) * UNIT_BYTES, p.x + i64(token) * p.k + column,
-                      int((p.n + UNIT_ROWS - 1) / UNIT_ROWS - unit_row), p.m - token, p.k - column};
+        const int unit_rows = (p.n + UNIT_ROWS - 1) / UNIT_ROWS;
+        return Cursor{tile, unit, packed + (i64(unit_row) * across + unit) * UNIT_BYTES,
+                      p.x + i64(token) * p.k + column, unit_rows - int(unit_row), p.m - token, p.k - column};
     };
     auto advance = [&](Cursor& at) {
         at.weights += UNIT_BYTES, at.x += TILE_COLUMNS, at.columns -= TILE_COLUMNS;

@@ -17,6 +17,12 @@ DEVICE void fence_for_wgmma() {
 DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// After the wait: sums that the compiler takes for ready since the wgmma was issued are not used before.
+template <int NT> DEVICE void wgmma_results(float (&d)[NT][4]) {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+        asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
+}
 
 // Descriptor of columns 16 · step and following: bits 0–13 the address, 32–45 the bytes from 8 rows to the next 8 (both
 // without their last 4 bits), 62–63 the swizzle of 128 bytes.

@@ -120,6 +120,7 @@ def load_packed(
         source = _uploaded(packed, layout.rows, paired, upload)
         matrix = Packed4Matrix(cp.empty(shape, cp.uint32), layout)
         repack(device, bf16, *source.rows(slice(None)), group, matrix)
+        upload.stream.synchronize()  # kernels read weights without waiting for the kernel before
         _prove(device, bf16, source, group, matrix)
     stacked = stack_bias(packed, bias)
     if paired and stacked is not None:

@@ -353,6 +353,7 @@ static std::vector<std::vector<Product>> in_flight(1024);
 inline void fence_for_wgmma() {}
 inline void wgmma_begin() {}
 inline void wgmma_end() {}
+template <int NT> void wgmma_results(float (&)[NT][4]) {}
 template <int NT> void wgmma(float (&d)[NT][4], const u32 (&a)[4], u64 x, bool add) {
     if (x >> 62 != 1 || (x >> 32 & 0x3fff) != 64 || (x >> 49 & 7)) fail("a descriptor that the model does not know");
     in_flight[threadIdx.x].push_back({&d[0][0], NT * 4, {a[0], a[1], a[2], a[3]}, x, add});

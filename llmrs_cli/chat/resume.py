@@ -46,7 +46,7 @@ class Resumed:
     def __iter__(self) -> Iterator[TextEvent]:
         for event in self._rest:
             if self._decoder.matched is None:
-                yield replace(event, text=self._text(event))
+                yield event._replace(text=self._text(event))
 
     def cancel(self) -> None:
         """As `Generation.cancel`."""

@@ -80,7 +80,8 @@ class ChatReply:
         one_call: bool = False,
     ) -> None:
         """A parser per choice. `prompt_ids`: give token ids; `one_call`: further tool calls are dropped."""
-        self._head = Head("chat.completion", "chatcmpl", model)
+        head = Head("chat.completion", "chatcmpl", model)
+        self._head, self._chunk_head = head.fields(), head.fields(".chunk")
         self._prompt_ids = prompt_ids
         self._logprobs = logprobs
         self._choices = [_ChatChoice(index, parser, one_call) for index, parser in enumerate(parsers)]
@@ -99,14 +100,14 @@ class ChatReply:
 
     def last_chunk(self, usage: Usage, timings: Timings | None = None) -> dict[str, Any]:
         """The last chunk of a stream whose client asked for figures."""
-        return {**self._head.fields(".chunk"), "choices": [], **self._figures(usage, timings)}
+        return {**self._chunk_head, "choices": [], **self._figures(usage, timings)}
 
     def body(
         self, usage: Usage, timings: Timings | None = None, scores: Sequence[LogProb | None] | None = None
     ) -> dict[str, Any]:
         """The whole response. `scores`: those of the prompt, if asked for."""
         body = {
-            **self._head.fields(),
+            **self._head,
             "choices": [self._choice_body(choice) for choice in self._choices],
             **self._figures(usage, timings),
         }
@@ -137,7 +138,7 @@ class ChatReply:
         self, choice: _ChatChoice, delta: dict[str, Any], extra: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         told = {"index": choice.index, "delta": delta, "logprobs": None, "finish_reason": None}
-        head = self._head.fields(".chunk")
+        head = dict(self._chunk_head)
         if self._prompt_ids is not None and "role" in delta:
             head["prompt_token_ids"] = list(self._prompt_ids)
         return {**head, "choices": [{**told, **(extra or {})}]}

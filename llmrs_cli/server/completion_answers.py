@@ -25,7 +25,7 @@ class CompletionReply:
         token_ids: bool = False,
     ) -> None:
         """`echoes`: the text of each prompt, to stand before its answers; `only_prompt`: and nothing else."""
-        self._head = Head("text_completion", "cmpl", model)
+        self._head = Head("text_completion", "cmpl", model).fields()
         self._n = n
         self._prompts = prompts
         self._only_prompt = only_prompt
@@ -44,11 +44,11 @@ class CompletionReply:
         finish = None if event.finish_reason is None else choice.finish_reason
         if not text and not told and finish is None and not self._token_ids:
             return []
-        return [{**self._head.fields(), "choices": [self._choice_body(choice, text, told, ids, finish)]}]
+        return [{**self._head, "choices": [self._choice_body(choice, text, told, ids, finish)]}]
 
     def last_chunk(self, usage: Usage, timings: Timings | None = None) -> dict[str, Any]:
         """The last chunk of a stream whose client asked for figures."""
-        return {**self._head.fields(), "choices": [], **figures(usage, timings=timings)}
+        return {**self._head, "choices": [], **figures(usage, timings=timings)}
 
     def body(
         self,
@@ -65,7 +65,7 @@ class CompletionReply:
             if asked is not None:
                 body["prompt_logprobs"] = prompt_logprobs(asked)
             choices.append(body)
-        return {**self._head.fields(), "choices": choices, **figures(usage, timings=timings)}
+        return {**self._head, "choices": choices, **figures(usage, timings=timings)}
 
     def _choice_body(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from llmrs_cli.engine import FinishReason, TokenLogprob
 from llmrs_cli.text.tokenizer import Tokenizer
@@ -36,9 +37,8 @@ class Usage:
         return self.prompt_tokens + self.completion_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class TextEvent:
-    """News of one choice. `text` may be empty: a character or a stop string may still be unfinished."""
+class TextEvent(NamedTuple):
+    """News of one choice; a tuple, as there is one for each token. `text` may be empty: a character or a stop string may still be unfinished."""
 
     choice: int
     text: str

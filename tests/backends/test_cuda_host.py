@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from llmrs_cli.engine.memory import model_sizes
 from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import DoesNotFitError
-from tests.helpers.fake_cuda import Device, Event, RuntimeFailure, cuda_backend, drawn
+from tests.helpers.fake_cuda import Device, Event, RuntimeFailure, Stream, cuda_backend, drawn
 from tests.helpers.steps import batch, greedy
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
@@ -96,13 +98,33 @@ def test_staged_arrays_are_those_of_the_host(backend: Any) -> None:
         [(2, 63, 3, True), (4, 150, 1, True), (5, 0, 2, False)],
     ):
         wanted, found = host.begin(batch(*chunks)), gpu.begin(batch(*chunks))
-        found.gather(backend.device)
+        found.gather(backend.device, len(found.scored_tokens))
         count = len(wanted.ids)
         for name in ("ids", "positions", "slots"):
             assert getattr(found, name)[:count].tolist() == getattr(wanted, name).tolist(), name
         assert (found.slots[count:] == -1).all()
         for name in ("sample_tokens", "sample_rows", "scored_tokens", "scored_targets"):
             assert getattr(found, name).tolist() == getattr(wanted, name).tolist(), name
+
+
+def test_a_recorded_body_reads_nothing_of_the_tokens_that_another_step_scored(
+    backend: Any, tmp_path: Any
+) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=2, memory=1 << 30)
+    scored: list[int] = []
+    launch = backend.device.launch
+
+    def listen(kernel: Any, shape: Any, slots: bytes) -> None:
+        if kernel.name == "gather" and Stream.tape is not None:
+            scored.append(int.from_bytes(slots[72:76], "little"))
+        launch(kernel, shape, slots)
+
+    backend.device.launch = listen
+    for i in range(4):  # prompts of one size are recorded the second time
+        params = SamplingParams(2, prompt_logprobs=1, ignore_eos=True)
+        drain(engine, Request(f"r{i}", tuple(range(i, 90 + i)), params))
+    assert scored and set(scored) == {0}
+    engine.close()
 
 
 def test_equal_sizes_share_their_arrays_until_a_buffer_moves(backend: Any) -> None:
@@ -160,6 +182,18 @@ def test_decoding_replays_recordings_and_launches_little_else(backend: Any, tmp_
     for _ in range(10):
         engine.step()
     assert dict(backend.device.launched) == {"scatter": 10}
+    engine.close()
+
+
+def test_recordings_of_addresses_that_have_moved_are_given_up(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=4, memory=1 << 30)
+    for i in range(3):
+        drain(engine, Request(f"r{i}", (1, 2, 3), SamplingParams(max_tokens=9, ignore_eos=True)))
+    before = set(backend._graphs._graphs)
+    assert before
+    backend._arena.take("ids", (1 << 17,), np.int32)
+    drain(engine, Request("s", (1, 2, 3), SamplingParams(max_tokens=2, ignore_eos=True)))
+    assert not before & set(backend._graphs._graphs)
     engine.close()
 
 
@@ -289,7 +323,12 @@ def test_a_fault_of_the_gpu_is_told_with_its_step_and_requests(
     assert engine.fault.message.startswith(
         "The engine failed in step 6 with 2 requests (a, b): The GPU reports"
     )
-    engine.close()  # the lost device answers it with the same error
+    complaints: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    engine.close()  # the lost device answers it with the same error, and no destructor is told of
+    for error in (RuntimeFailure("lost"), ValueError("other")):
+        sys.unraisablehook(SimpleNamespace(exc_value=error))
+    assert [str(complaint.exc_value) for complaint in complaints] == ["other"]  # type: ignore[attr-defined]
 
 
 def test_memory_of_the_gpu_that_runs_out_is_told_with_needed_and_free(backend: Any) -> None:

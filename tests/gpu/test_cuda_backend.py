@@ -128,7 +128,7 @@ def test_staging_is_that_of_the_host(backend: Backend) -> None:
         plan: StepBatch = batch(*chunks)
         wanted: Any = host.begin(plan)
         found: Any = gpu.begin(plan)
-        found.gather(backend.device)  # type: ignore[attr-defined]
+        found.gather(backend.device, found.scored_tokens.size)  # type: ignore[attr-defined]
         count = len(wanted.ids)
         for name in ("ids", "positions", "slots"):
             assert cp.asnumpy(getattr(found, name))[:count].tolist() == getattr(wanted, name).tolist(), name

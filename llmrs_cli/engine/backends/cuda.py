@@ -10,7 +10,6 @@ what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -24,7 +23,7 @@ from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear, widened
-from llmrs_cli.engine.backends.cuda_memory import Arena, device_errors, explain
+from llmrs_cli.engine.backends.cuda_memory import Arena, device_errors, explain, forgive_destructors
 from llmrs_cli.engine.backends.cuda_packed import (
     KEEP_PACKED,
     PackedLinear,
@@ -107,7 +106,7 @@ class CudaBackend(Backend):
         self._stream = cp.cuda.Stream(non_blocking=True)
         self._upload = Upload()
         self._arena = Arena()
-        self._graphs = Graphs()
+        self._graphs, self._recorded_at = Graphs(), 0
         tuning = Tuning(default_folder(), self.device.name, self.device.library)
         self._gemm = Gemm(tuning, measures=not deterministic)
         # Sizes here change with the rows that draw, and no recorded launch reads it.
@@ -184,16 +183,21 @@ class CudaBackend(Backend):
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, key: Hashable, body: Callable[[], Result]) -> Result:
-        return self._graphs.run((key, self._arena.generation), body)
+        if self._arena.generation != self._recorded_at:  # recordings hold addresses from before
+            self._graphs, self._recorded_at = Graphs(), self._arena.generation
+        return self._graphs.run(key, body)
 
     def explain(self, error: BaseException) -> str | None:
         return explain(error, self.free_bytes)
 
     def close(self) -> None:
-        with suppress(*device_errors()):  # one that has failed says so again to every call
+        try:
             self._give_back()
+        except device_errors():  # it has failed before, and says so again to every call
+            forgive_destructors()
 
     def _give_back(self) -> None:
+        self._upload.close()
         self.device.synchronise()
         self._graphs = Graphs()
         self._arena, self._head_arena = Arena(), Arena()

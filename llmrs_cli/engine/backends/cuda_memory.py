@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -92,6 +93,17 @@ class PinnedRing:
 def device_errors() -> tuple[type[Exception], ...]:
     """What CuPy raises where the GPU or its driver fails."""
     return cp.cuda.runtime.CUDARuntimeError, cp.cuda.driver.CUDADriverError
+
+
+def forgive_destructors() -> None:
+    """Say nothing of destructors that a lost GPU refuses: the failure itself has been told."""
+    before = sys.unraisablehook
+
+    def hook(unraisable: sys.UnraisableHookArgs) -> None:
+        if not isinstance(unraisable.exc_value, device_errors()):
+            before(unraisable)
+
+    sys.unraisablehook = hook
 
 
 def explain(error: BaseException, free: Callable[[], int]) -> str | None:

@@ -70,11 +70,14 @@ class CudaStep(StepArrays):
     def key(self) -> tuple[int, int, bool]:
         return self.ids.size, self.tiles, self.decodes
 
-    def gather(self, device: Device) -> None:
-        """Fill ids, slots and scored targets from the row state: the first launch of a body."""
+    def gather(self, device: Device, scores: int = 0) -> None:
+        """Fill ids and slots from the row state, and the targets of `scores` tokens.
+
+        The first launch of a body. A recorded one fills no targets: their number is not in the key.
+        """
         gather(
             device, self.pool, self.block_tables, self.token_rows, self.positions, self.ids, self.slots,
-            self.scored_tokens, self.scored_targets,
+            self.scored_tokens[:scores], self.scored_targets[:scores],
         )  # fmt: skip
 
 
@@ -160,7 +163,7 @@ class CudaRows(Rows):
         self._send(runs)
         self._starts, self._granted = {}, {}
         if staged.sizes.scored:
-            step.gather(self._device)
+            step.gather(self._device, staged.sizes.scored)
         if starts.size:
             count_tokens(self._device, device_starts, self.state.pool, self.state.counts)
         return step

@@ -59,9 +59,13 @@ class Run:
     launch: Callable[[Packed4Matrix], None]
 
 
-def matrices(layout: Layout) -> list[Packed4Matrix]:
-    """Random codes and zeros with scales near 0.01, enough of them to fill SPREAD_BYTES."""
-    count = max(4, min(56, SPREAD_BYTES // layout.nbytes))
+def enough(layout: Layout) -> int:
+    """Matrices that fill SPREAD_BYTES."""
+    return max(4, min(56, SPREAD_BYTES // layout.nbytes))
+
+
+def matrices(layout: Layout, count: int) -> list[Packed4Matrix]:
+    """Random codes and zeros with scales near 0.01."""
     tiles = layout.unit_rows * layout.unit_columns * UNIT_TILES
     words = CODE_BYTES // 4
     made = []
@@ -170,7 +174,7 @@ def records(device: CudaDevice, names: set[str], kinds: set[str]) -> Iterator[di
         if "head" in name or name.split()[0] not in names:
             continue
         layout = Layout(rows, k, GROUP)
-        held = matrices(layout)
+        held = matrices(layout, enough(layout))
         ceiling = read_us(device, held)
         for m in TOKENS:
             for run in runs(device, gemm, name, layout, m, kinds):
@@ -192,7 +196,7 @@ def units(device: CudaDevice) -> list[Unit]:
 def accuracy(device: CudaDevice) -> None:
     """‖Δy‖ / ‖y‖ on float32 sums against float64, beside a product that rounds code · scale to 16 bits."""
     layout = Layout(896, 4864, GROUP)
-    (weight,) = matrices(layout)[:1]
+    (weight,) = matrices(layout, 1)
     for bf16 in (True, False):
         wide = cp.zeros((layout.rows, layout.columns), cp.uint16)
         dequantise(device, bf16, weight, wide)

@@ -1,0 +1,127 @@
+"""Whole bodies of a step with 4-bit weights as recorded graphs: widened, packed, and packed with other plans.
+
+Run on a GPU from the repository root: python3 -m benchmarks.variants.packed OUT.json [7b 0.5b]
+Groups of 128 and float16, as AWQ checkpoints have them; codes are random. `packed` is what `packed_plans` says; a setting
+that wins over it at its sizes belongs there, and `cuda_packed.KEEP_PACKED` becomes True where packed wins over widened.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import cupy as cp
+
+from benchmarks.bench_packed import GROUP, STREAMS, TILES, matrices
+from benchmarks.random_models import random_model
+from benchmarks.variants.steps import body_us
+from benchmarks.variants.table import Table
+from llmrs_cli.engine.backends.cuda import CudaBackend
+from llmrs_cli.engine.backends.cuda_linear import CudaLinear
+from llmrs_cli.engine.backends.cuda_packed import PackedLinear
+from llmrs_cli.engine.backends.handles import LayerWeights, Linear, ModelWeights
+from llmrs_cli.kernels import packed_plans
+from llmrs_cli.kernels.marlin_layout import Layout
+from llmrs_cli.kernels.packed_large import TilePlan
+from llmrs_cli.kernels.packed_small import StreamPlan
+
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 1024, 2048)
+"""Tokens of a step; more than 128 are 64 that decode and a prompt's chunk."""
+CONTEXT = 320
+NO_TILES = {True: 0, False: 0}
+
+
+def packed(linear: Linear) -> PackedLinear:
+    """Random codes in place of a dense layer."""
+    assert isinstance(linear, CudaLinear)
+    (matrix,) = matrices(Layout(*linear.shape, GROUP), 1)
+    return PackedLinear(matrix, linear.bias, linear.narrow_bias, False, "random")
+
+
+def packed_model(model: ModelWeights) -> ModelWeights:
+    def layer(dense: LayerWeights) -> LayerWeights:
+        names = ("qkv", "o", "gate_up", "down")
+        return replace(dense, **{name: packed(getattr(dense, name)) for name in names})
+
+    return replace(model, layers=tuple(layer(dense) for dense in model.layers))
+
+
+@contextmanager
+def planned(**functions: Any) -> Iterator[None]:
+    """`packed_plans` with some of its names replaced."""
+    before = {name: getattr(packed_plans, name) for name in functions}
+    for name, value in functions.items():
+        setattr(packed_plans, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(packed_plans, name, value)
+
+
+def settings(device: Any, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Labels and what they replace in `packed_plans`."""
+    yield "packed", {}
+    if tokens <= 8:
+        for tiles, warps, stages, resident in STREAMS:
+            plan = StreamPlan(device.multiprocessors * resident, warps, tiles, stages, resident)
+            yield f"tiles {tiles} warps {warps} stages {stages} x{resident}", {"stream_plan": always(plan)}
+    else:
+        for size, warps, stages, resident in TILES:
+            if min(tokens, 128) <= 2 * size and (size <= tokens or size == 16):
+                tile = TilePlan(device.multiprocessors * resident, size, warps, stages, resident)
+                label = f"tokens {size} warps {warps} stages {stages} x{resident}"
+                yield label, {"tile_plan": always(tile), "TILE_TOKENS": {True: 1 << 20, False: 1 << 20}}
+    if tokens >= 64:
+        yield "slabs", {"TILE_TOKENS": NO_TILES}
+
+
+def always(plan: Any) -> Callable[..., Any]:
+    return lambda *_: plan
+
+
+def time_body(
+    table: Table, model: ModelWeights, name: str, tokens: int, label: str, groups: set[int]
+) -> None:
+    backend = CudaBackend(0)
+    backend._bf16, backend._groups = False, groups
+    decodes = 64 if tokens > 128 else tokens
+    try:
+        table.add(
+            f"{name} T={tokens}", label, body_us(backend, model, name, decodes, CONTEXT, tokens - decodes)
+        )
+    except Exception as error:  # a plan that does not fit the GPU
+        print(f"{name} T={tokens} {label}: {error}")
+    backend.close()
+    cp.get_default_memory_pool().free_all_blocks()
+
+
+def main() -> None:
+    table = Table(Path(sys.argv[1]))
+    for name in sys.argv[2:] or ("7b", "0.5b"):
+        dense = random_model(CudaBackend(0), name, 4096)
+        layers = [
+            replace(
+                layer,
+                **{
+                    part: replace(getattr(layer, part), bf16=False)
+                    for part in ("qkv", "o", "gate_up", "down")
+                },
+            )
+            for layer in dense.layers
+        ]
+        wide = replace(dense, layers=tuple(layers), embedding=replace(dense.embedding, bf16=False))  # type: ignore[type-var]
+        narrow = packed_model(wide)
+        for tokens in SIZES:
+            time_body(table, wide, name, tokens, "widened", set())
+            for label, changes in settings(CudaBackend(0).device, tokens):
+                with planned(**changes):
+                    time_body(table, narrow, name, tokens, label, {GROUP})
+
+
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,10 @@ from tests.helpers.tiny_model import TinyModel, write_tiny
 QWEN = Path(__file__).parent.parent / "tests/data/tokenizers/qwen2.5"
 
 
+WORDS = 100_000
+"""Ids that stand for text in Qwen's vocabulary."""
+
+
 def write_model(folder: Path) -> None:
     """A checkpoint with Qwen's real tokenizer; its weights are only there to be opened."""
     write_tiny(folder, TinyModel(vocab=151_936, hidden=16, ffn=32, layers=1, heads=2, kv_heads=1, tied=True))
@@ -39,7 +43,7 @@ def write_model(folder: Path) -> None:
 
 
 async def measure(folder: Path, plan: Plan, step_ms: float) -> dict[str, Any]:
-    command = (sys.executable, "-m", "benchmarks.stub_engine", str(step_ms))
+    command = (sys.executable, "-m", "benchmarks.stub_engine", str(step_ms), str(WORDS))
     with Watched(Setup(str(folder), command=command)) as server:
         await server.ready()
         await run(server.target, replace(plan, prompts=plan.prompts // 4, seed=99), lambda done, whole: None)

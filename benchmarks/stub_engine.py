@@ -1,9 +1,9 @@
 """An engine's process without a model: a token for every request at each step, as fast as it can or at a pace.
 
-    python -m benchmarks.stub_engine STEP_MS READ_FD WRITE_FD
+    python -m benchmarks.stub_engine STEP_MS IDS READ_FD WRITE_FD
 
-Stands in for `llmrs_cli.server.child` where the server before an engine is to be measured alone. Ids go up
-by one and begin anew. The pipe slows it down to what the server takes.
+Stands in for `llmrs_cli.server.child` where the server before an engine is to be measured alone. Ids go from 0
+to IDS - 1 and begin anew. The pipe slows it down to what the server takes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ from llmrs_cli.server import wire
 
 LIMITS = EngineLimits(256, 32_768, 131_072, 64, 512, 8192)
 VOCAB = 151_936
-IDS = range(1_000, 100_000)
-"""Whole words of Qwen's vocabulary, for the most part."""
 BEAT = 0.25
 """Seconds between two beats."""
 
@@ -35,9 +33,10 @@ BEAT = 0.25
 class Stub:
     """Requests under way, and how many tokens each still gets."""
 
-    def __init__(self, pipe: BinaryIO, step: float) -> None:
+    def __init__(self, pipe: BinaryIO, step: float, ids: int) -> None:
         self._pipe = pipe
         self._step = step
+        self._ids = ids
         self._left: dict[str, int] = {}
         self._steps = self._tokens = 0
         self._beat = 0.0
@@ -68,7 +67,7 @@ class Stub:
     def _next(self, name: str) -> TokenEvent:
         self._tokens += 1
         self._left[name] -= 1
-        token = (IDS[self._tokens % len(IDS)],)
+        token = (self._tokens % self._ids,)
         if self._left[name]:
             return TokenEvent(name, token)
         del self._left[name]
@@ -105,12 +104,12 @@ def listen(pipe: BinaryIO, inbox: SimpleQueue[wire.ToEngine | None]) -> None:
 
 
 def main() -> None:
-    step, read, write = float(sys.argv[1]) / 1e3, *map(int, sys.argv[2:])
+    step, ids, read, write = float(sys.argv[1]) / 1e3, *map(int, sys.argv[2:])
     inbox: SimpleQueue[wire.ToEngine | None] = SimpleQueue()
     reader = threading.Thread(target=listen, args=(os.fdopen(read, "rb"), inbox), daemon=True)
     reader.start()
     with suppress(BrokenPipeError):
-        Stub(os.fdopen(write, "wb"), step).run(inbox)
+        Stub(os.fdopen(write, "wb"), step, ids).run(inbox)
     os._exit(0)
 
 

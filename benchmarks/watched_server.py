@@ -26,6 +26,7 @@ from llmrs_cli.server.load import percentile
 from llmrs_cli.server.load_client import Target, get
 from llmrs_cli.server.remote import CHILD
 
+ROOT = Path(__file__).parent.parent
 NAME = "model"
 EVERY = 0.005
 """Seconds between two looks at the clock."""
@@ -92,8 +93,8 @@ class Watched:
                 [sys.executable, "-m", "benchmarks.watched_server", json.dumps(asdict(setup))]
                 + [str(listener.fileno()), str(self._file)],
                 pass_fds=(listener.fileno(),),
+                cwd=ROOT,
             )
-        self.cpu_before = 0.0
 
     def __enter__(self) -> Self:
         return self

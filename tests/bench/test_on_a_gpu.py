@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from llmrs_cli.bench import ceilings as tops
@@ -14,6 +15,7 @@ from llmrs_cli.bench.clock import LAUNCHES, ChainClock
 from llmrs_cli.bench.profile import profile
 from llmrs_cli.bench.workplace import Workplace
 from llmrs_cli.engine.model.spec import from_config
+from llmrs_cli.engine.weights.packed import bf16_to_f32
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.kernels.launch import Kernel, Scalar, Shape
 from llmrs_cli.kernels.loader import Unit
@@ -104,3 +106,13 @@ def test_every_engine_takes_the_gpu_into_its_thread(gpu: Workplace) -> None:
             pass
     threads = gpu.backend.device.threads  # type: ignore[attr-defined]
     assert threads and set(threads) == {"llmrs-engine"}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_what_is_multiplied_is_noise_without_infinities(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tops, "NOISE_PIECE", 1000)
+    values = bf16_to_f32(np.asarray(tops._noise(4096)))
+    assert np.isfinite(values).all()
+    assert np.abs(values).min() >= 2**-7 and np.abs(values).max() < 2
+    assert len(np.unique(values)) > 1000
+    assert 0.4 < (values < 0).mean() < 0.6

@@ -269,7 +269,6 @@ def fake_cupy() -> ModuleType:
     found.asarray = lambda values, *a: _array(np.asarray(values, *a))
     found.asnumpy = np.asarray
     found.get_default_memory_pool = lambda: pool
-    found.random = SimpleNamespace(randint=lambda low, high, size, dtype: _array(np.full(size, low, dtype)))
     found.cuda = cuda = ModuleType("cupy.cuda")
     parts: Any = cuda
     parts.Stream, parts.Event, parts.alloc_pinned_memory = Stream, Event, Pinned

@@ -36,6 +36,7 @@ from llmrs_cli.server.load_client import Answer
 BLOCK = 64
 """Tokens of a KV block on CUDA; a multiple of that of other devices."""
 FAULTY = (sys.executable, "-m", "benchmarks.faulty_engine")
+LOOK = "import cupy; free, whole = cupy.cuda.runtime.memGetInfo(); print(whole - free)"
 HOG = """
 import cupy, sys
 free, _ = cupy.cuda.Device().mem_info
@@ -71,8 +72,9 @@ class Place:
 
 
 def device_memory() -> int:
-    command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) * MIB
+    """Bytes in use on the first GPU, with those of the process that looks."""
+    run = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
+    return int(run.stdout)
 
 
 def failures(answers: Sequence[Answer | None]) -> int:

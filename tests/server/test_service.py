@@ -1,0 +1,145 @@
+"""The one service of a server: when it takes requests, how many, and what it knows to be under way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from llmrs_cli.errors import RequestError
+from llmrs_cli.server import service as module
+from llmrs_cli.server.faults import HttpError
+from llmrs_cli.server.service import Phase, Service, salt_of
+from llmrs_cli.server.settings import ServerSettings
+from llmrs_cli.text.generate import GenerateOptions
+from tests.helpers.bench import Bench
+from tests.helpers.byte_tokenizer import byte_ids
+from tests.helpers.fake_engine import reply
+
+HELLO = reply(tuple(byte_ids("hello")))
+
+
+def code_of(error: pytest.ExceptionInfo[HttpError]) -> tuple[int, str]:
+    return error.value.status, error.value.code
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"),
+    [(Phase.LOADING, "loading"), (Phase.DRAINING, "shutting_down"), (Phase.FAILED, "engine_fault")],
+)
+def test_only_a_ready_service_has_an_engine(phase: Phase, code: str) -> None:
+    service = Bench(HELLO).service
+    assert service.engine is not None
+    service.phase = phase
+    with pytest.raises(HttpError) as error:
+        _ = service.engine
+    assert code_of(error) == (503, code)
+
+
+def test_a_service_that_loads_knows_neither_model_nor_figures() -> None:
+    service = Service(ServerSettings())
+    assert service.phase is Phase.LOADING
+    assert b"num_requests_running" not in service.metrics.text()
+    service.close()
+
+
+def test_its_model_answers_to_its_names_alone() -> None:
+    service = Service(ServerSettings(("short", "owner/long")))
+    for name in (None, "short", "owner/long"):
+        service.check_model(name)
+    with pytest.raises(HttpError) as error:
+        service.check_model("other\x1b[31m")
+    assert code_of(error) == (404, "model_not_found")
+    assert "\x1b" not in error.value.message
+    service.close()
+
+
+def test_places_are_as_many_as_run_and_may_wait() -> None:
+    service = Bench(HELLO, queue=2).service  # over four rows
+    with service.place(4), service.place(2):
+        with pytest.raises(HttpError) as error, service.place(1):
+            pass
+        assert code_of(error) == (429, "overloaded")
+    with service.place(6):
+        assert not service.idle.is_set()
+    assert service.idle.is_set()
+
+
+def test_a_place_is_given_back_by_what_fails() -> None:
+    service = Bench(HELLO, queue=0).service
+    for _ in range(3):
+        with pytest.raises(RuntimeError), service.place(4):
+            raise RuntimeError
+    assert service.idle.is_set()
+
+
+def test_forms_are_tried_one_after_the_other_and_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_FORMS", 3)
+    tried: list[str] = []
+    release = threading.Event()
+
+    async def scene() -> None:
+        bench = Bench(HELLO)
+        service = bench.service
+
+        def check(grammar: str, param: str) -> None:
+            release.wait()
+            tried.append(grammar)
+            if grammar == "bad":
+                raise RequestError("No.", param=param)
+
+        monkeypatch.setattr(service.engine, "check_grammar", check)
+        waiting = [asyncio.ensure_future(service.check_form(form, "f")) for form in ("a", "bad", "b")]
+        await asyncio.sleep(0)
+        with pytest.raises(HttpError) as error:
+            await service.check_form("late", "f")
+        assert code_of(error) == (429, "overloaded")
+        with service.place(4):  # whoever asks for no form has nothing to wait for
+            assert await service.in_thread(str.upper, "text") == "TEXT"
+        assert not service.idle.is_set()
+        release.set()
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(result) for result in results] == [type(None), RequestError, type(None)]
+        assert tried == ["a", "bad", "b"]
+        assert service.idle.is_set()
+        await service.check_form("again", "f")
+        service.close()
+
+    asyncio.run(scene())
+
+
+def test_what_is_cut_is_counted_and_told() -> None:
+    async def scene() -> None:
+        bench = Bench(HELLO, at_once=False)
+        with bench.service.answering([[1, 2], [3]], GenerateOptions(max_tokens=5), "") as answers:
+            bench.service.cut_all()
+            assert bench.service.cut == 1
+            assert len(bench.engine.aborted) == 2
+            bench.engine.play()
+            news = await answers.news()
+            assert {event.finish_reason.value for _, event in news if event.finish_reason} == {"abort"}
+        bench.service.cut_all()
+        assert bench.service.cut == 1
+        bench.service.close()
+
+    asyncio.run(scene())
+
+
+def test_answers_end_with_their_block() -> None:
+    async def scene() -> None:
+        bench = Bench(HELLO, at_once=False)
+        options = GenerateOptions(max_tokens=5, n=3)
+        with pytest.raises(RuntimeError), bench.service.answering([[1]], options, ""):
+            raise RuntimeError
+        assert len(bench.engine.aborted) == 3
+        bench.service.close()
+
+    asyncio.run(scene())
+
+
+def test_a_salt_tells_keys_and_salts_apart_and_holds_no_key() -> None:
+    salts = [salt_of(key, salt) for key in (b"", b"key-one-1", b"key-two-2") for salt in ("", "a", "b")]
+    assert len(set(salts)) == len(salts)
+    assert salt_of(b"", "") == ""
+    assert not any("key" in salt for salt in salts)

@@ -39,6 +39,7 @@ gc.freeze()
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
+        sys.stdin = open(os.devnull)
         sys.argv[1:] = line.rstrip("\\n").split("\\t")
         main()
     print(child, flush=True)

@@ -279,3 +279,31 @@ def test_another_process_is_refused(thread: EngineThread, monkeypatch: pytest.Mo
             thread.abort("a")
         thread.close()
     assert send(thread, request("a", [1])).wait().finish is FinishReason.LENGTH
+
+
+def test_a_sink_that_raises_gets_nothing_more_of_the_same_step(thread: EngineThread) -> None:
+    got: dict[str, list[TokenEvent]] = {"broken": [], "good": []}
+    aborted: list[str] = []
+
+    def broken(event: TokenEvent) -> None:
+        got["broken"].append(event)
+        raise ValueError("not my day")
+
+    class Listening:
+        def abort(self, request_id: str) -> None:
+            aborted.append(request_id)
+
+    with thread._lock:
+        thread._sinks |= {"broken": broken, "good": got["good"].append}
+    events = [
+        TokenEvent("broken", (1,)),
+        TokenEvent("nobody", (1,)),
+        TokenEvent("good", (2,)),
+        TokenEvent("broken", (3,), finish=FinishReason.ABORT),
+        TokenEvent("good", (4,), finish=FinishReason.LENGTH),
+    ]
+    thread._deliver(Listening(), events)  # type: ignore[arg-type]
+    assert [event.tokens for event in got["broken"]] == [(1,)]
+    assert [event.tokens for event in got["good"]] == [(2,), (4,)]
+    assert aborted == ["broken"]
+    assert not {"broken", "good"} & thread._sinks.keys()

@@ -7,9 +7,12 @@ Longer than most files: it is a list of short scenes that need no other order.
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmrs_cli.engine.plan import BlockGrant, Chunk, RowStart, Sampled, StepPlan, StepResult
 from llmrs_cli.engine.scheduler import NUMERIC_FAULT, Scheduler, share_out
+from llmrs_cli.engine.sequence import Sequence
 from llmrs_cli.engine.types import FinishReason
 from llmrs_cli.errors import ContextLengthError, RequestError, UsageError
 from tests.helpers.drive import BLOCK, Drive, limits, request
@@ -486,3 +489,50 @@ def test_a_request_cancelled_at_any_point_leaves_nothing_and_disturbs_nobody(
     drive.add(request("same again", range(12)))
     drive.run().assert_right("stays", "same again")
     assert drive.answers["gone"].finish in (FinishReason.ABORT, FinishReason.LENGTH)
+
+
+# -- what a step costs: short ways that must be the long ones -----------------------------------------------
+
+
+@given(st.integers(1, 9), st.integers(0, 7), st.integers(2, 12))
+def test_decoding_is_advancing_by_one(prompt: int, generated: int, answer: int) -> None:
+    def sequence() -> Sequence:
+        made = Sequence(request("a", range(prompt), answer), 1, prompt + answer, BLOCK, b"root")
+        made.start(0, 0)
+        made.advance(prompt)
+        for token in range(min(generated, answer - 2)):
+            made.drawing -= 1
+            made.append(token)
+            made.advance(1)
+        return made
+
+    short, long = sequence(), sequence()
+    assert short.decoding
+    assert short.decode() == long.advance(1)
+    names = ("computed", "in_flight", "drawing", "known", "wanted", "confirmed")
+    assert [getattr(short, name) for name in names] == [getattr(long, name) for name in names]
+
+
+def test_steps_under_way_are_named_with_all_their_requests() -> None:
+    drive = Drive(lookahead=2).add(request("a", [1, 2]), request("b", [3]))
+    assert drive.scheduler.under_way() == (0, [])
+    drive.launch()
+    assert drive.scheduler.under_way() == (1, ["a", "b"])
+    drive.add(request("c", [4]))
+    drive.launch()
+    assert drive.scheduler.under_way() == (2, ["a", "b", "c"])
+    drive.commit()
+    drive.cancel("a")
+    assert drive.scheduler.under_way()[0] == 2
+    drive.run()
+    assert drive.scheduler.under_way() == (0, [])
+
+
+def test_prompt_blocks_are_found_from_the_launch_that_fills_them_on() -> None:
+    drive = Drive(lookahead=1, busy_budget=9).add(request("a", range(9), 2))
+    drive.launch()
+    drive.add(request("b", range(9), 2))
+    plan = drive.launch()
+    assert plan is not None
+    assert counts(plan) == {"a": 1, "b": 9 - 2 * BLOCK}
+    drive.run().assert_right()

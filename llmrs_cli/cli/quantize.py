@@ -22,6 +22,7 @@ from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import ExitCode
 
 if TYPE_CHECKING:
+    from llmrs_cli.engine.quantise.model import Recipe
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 WINDOW = 512
@@ -104,7 +105,7 @@ def command(
     text = None if text_file is None else evaluation.read_text(text_file, terminal)
     own = None if calibration is None else evaluation.read_text(calibration, terminal)
     chosen = choose(model, terminal, runs=text is not None)
-    work = _Work(chosen, target, None if group_size is None else int(group_size), rtn)
+    work = _plan(chosen, target, None if group_size is None else int(group_size), rtn)
 
     def measured(path: Path, name: str) -> evaluation.Report | None:
         if text is None or text_file is None:
@@ -130,21 +131,28 @@ def command(
 class _Work:
     """What is to be done."""
 
-    chosen: Chosen
+    name: str
+    checkpoint: Checkpoint
+    recipe: Recipe
     target: Path
-    group: int | None
-    plain: bool
+
+
+def _plan(chosen: Chosen, target: Path, group: int | None, plain: bool) -> _Work:
+    """Raises what makes the model or the group size impossible, before anything is computed."""
+    from llmrs_cli.engine.quantise.model import Recipe, check_source, choose_group
+    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+
+    checkpoint = open_checkpoint(chosen.path)
+    check_source(checkpoint)
+    return _Work(chosen.name.text, checkpoint, Recipe(choose_group(checkpoint, group), plain), target)
 
 
 def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *, echo: bool) -> Report:
     """Write the model; `text` comes from `source`, None: built in. With `echo`, errors are printed as they come."""
     from llmrs_cli.engine.quantise.files import entries
-    from llmrs_cli.engine.quantise.model import Recipe, check_source, choose_group, quantise_model
-    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.engine.quantise.model import quantise_model
 
-    checkpoint = open_checkpoint(work.chosen.path)
-    check_source(checkpoint)
-    recipe = Recipe(choose_group(checkpoint, work.group), work.plain)
+    checkpoint, recipe = work.checkpoint, work.recipe
     windows = calibration_windows(checkpoint, text)
     if recipe.plain:  # read only to say how large the errors are
         windows = windows[:1]
@@ -153,7 +161,7 @@ def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *,
     began = time.perf_counter()
     with (
         filling(work.target, size, terminal) as folder,
-        terminal.working(f"Quantising {work.chosen.name.text}") as status,
+        terminal.working(f"Quantising {work.name}") as status,
     ):
         assert folder is not None, "what is there is never kept"
         for error in quantise_model(checkpoint, folder, windows, recipe):
@@ -162,7 +170,7 @@ def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *,
             if echo:
                 terminal.data(f"layer {len(errors) - 1}: relative error {error:.4f}")
     return Report(
-        model=work.chosen.name.text,
+        model=work.name,
         output=str(work.target),
         method="rtn" if recipe.plain else "awq",
         group_size=recipe.group,
@@ -178,7 +186,7 @@ def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *,
 
 
 def calibration_windows(checkpoint: Checkpoint, text: str | None) -> list[tuple[int, ...]]:
-    """Token ids of the calibration text, cut into windows. Raises UsageError for one of a single token."""
+    """Token ids of the calibration text, cut into windows. Raises ModelError for a model without a tokenizer."""
     from llmrs_cli.engine.quantise.texts import TEXT
 
     tokenizer = evaluation.tokenizer_of(checkpoint)

@@ -100,9 +100,12 @@ def test_the_output_must_be_named(llmrs: Run, model: str) -> None:
     assert (result.exit_code, "-o" in result.stderr) == (ExitCode.USAGE, True)
 
 
-def test_a_model_that_is_quantised_already_is_refused(llmrs: Run, tmp_path: Path) -> None:
+def test_a_model_that_is_quantised_already_is_refused_before_anything_is_read(
+    llmrs: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmrs_cli.cli.eval.measure", None)
     model = str(write_tiny(tmp_path / "m", TinyModel(layers=1, awq=True)))
-    result = llmrs("quantize", model, "-o", str(tmp_path / "q"))
+    result = llmrs("quantize", model, "-o", str(tmp_path / "q"), "--eval", text)
     assert (result.exit_code, "is quantised already" in result.stderr) == (ExitCode.MODEL, True)
 
 

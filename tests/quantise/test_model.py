@@ -267,10 +267,12 @@ def test_shapes_that_the_format_cannot_hold_are_named(
         choose_group(opened(tmp_path / "m", **changes), None)
 
 
-def test_values_that_float16_cannot_hold_are_refused_by_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", [1e6, np.nan])
+@pytest.mark.parametrize("name", ["model.norm.weight", "model.layers.1.mlp.up_proj.weight"])
+def test_values_that_float16_cannot_hold_are_refused_by_name(tmp_path: Path, name: str, value: float) -> None:
     folder = write_tiny(tmp_path / "m", TinyModel(dtype=np.float32))
     tensors = dict(load_file(folder / "model.safetensors"))
-    tensors["model.norm.weight"][0] = 1e6
+    tensors[name].flat[0] = value
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(ModelError, match=r"'model\.norm\.weight' holds values that float16 cannot"):
+    with pytest.raises(ModelError, match=f"'{name}' holds values that float16 cannot"):
         quantised(folder, tmp_path / "q")

@@ -31,6 +31,7 @@ from llmrs_cli.engine.model.spec import ModelSpec
 from llmrs_cli.engine.quantise.rounding import Rounded, Values, round_matrix
 from llmrs_cli.engine.quantise.search import Inputs, best_clip, best_scales
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
+from llmrs_cli.errors import ModelError, quoted
 
 LINEARS = (Q, K, V, O, GATE, UP, DOWN)
 FED = {"qkv": (Q, K, V), "o": (O,), "gate_up": (GATE, UP), "down": (DOWN,)}
@@ -108,7 +109,8 @@ class FloatLayer:
     def _scale_norm(self, norm: str, modules: Sequence[str], scales: Values) -> Values:
         """Multiply columns and divide the norm before them; the factors that the norm in float16 leaves."""
         old = self.norms[norm]
-        new = (old / scales).astype(np.float16).astype(np.float32)
+        with np.errstate(over="ignore"):
+            new = (old / scales).astype(np.float16).astype(np.float32)
         kept = (new == 0) | ~np.isfinite(new)
         factors = np.divide(old, new, out=np.ones_like(old), where=~kept)
         self.norms[norm] = np.where(kept, old, new)
@@ -129,11 +131,14 @@ class FloatLayer:
 
 
 def read_layer(checkpoint: Checkpoint, number: int) -> FloatLayer:
-    """Layer `number` widened to float32, in memory of its own."""
+    """Layer `number` widened to float32. Raises ModelError for values that float16 cannot hold."""
     spec, stored = checkpoint.spec, checkpoint.parameters
 
     def read(name: str) -> Values:
-        return stored[in_layer(number, name)].read().dequantise()
+        values = stored[in_layer(number, name)].read().dequantise()
+        if not (np.abs(values).max() <= np.finfo(np.float16).max):  # a NaN is none of them either
+            raise ModelError(f"{quoted(in_layer(number, name), 120)} holds values that float16 cannot.")
+        return values
 
     norms = [ATTENTION_NORM, MLP_NORM, *([Q_NORM, K_NORM] if spec.qk_norm else [])]
     biased = [module for module in LINEARS if in_layer(number, f"{module}.bias") in stored]

@@ -102,15 +102,15 @@ SECTIONS: dict[str, tuple[Callable[[Codes], Arrays], dict[str, Any]]] = {
 }
 
 
-def write(folder: Path, name: str) -> tuple[Path, Path]:
-    """The model in a format, and its numbers stored plainly."""
+def write(folder: Path, name: str, *, head: bool = False) -> tuple[Path, Path]:
+    """The model in a format, its head too if asked for, and its numbers stored plainly."""
     pack, section = SECTIONS[name]
     rng = np.random.default_rng(3)
     order = rng.permutation(np.arange(MODEL.hidden) // GROUP) if "desc_act" in name else np.empty(0, np.int64)
     packed: Arrays = {}
     plain: Arrays = {}
     for tensor, values in tiny_tensors(MODEL).items():
-        if not tensor.endswith("_proj.weight"):
+        if not tensor.endswith(("_proj.weight", "lm_head.weight") if head else "_proj.weight"):
             packed[tensor] = plain[tensor] = values
             continue
         own = order if values.shape[1] == MODEL.hidden else np.empty(0, np.int64)
@@ -133,6 +133,16 @@ def test_a_model_in_any_format_gives_the_logits_of_its_numbers(
     backend: Backend, tmp_path: Path, name: str
 ) -> None:
     packed, plain = write(tmp_path, name)
+    ours = forced_logits(load(open_checkpoint(packed), backend), IDS, 1)
+    right = forced_logits(load(open_checkpoint(plain), ReferenceBackend()), IDS, 1)
+    assert np.linalg.norm(ours - right) < 2e-5 * np.linalg.norm(right)
+
+
+@pytest.mark.parametrize("name", ["awq gemm", "gptq desc_act"])
+def test_a_head_in_4_bits_gives_the_logits_of_its_numbers(
+    backend: Backend, tmp_path: Path, name: str
+) -> None:
+    packed, plain = write(tmp_path, name, head=True)
     ours = forced_logits(load(open_checkpoint(packed), backend), IDS, 1)
     right = forced_logits(load(open_checkpoint(plain), ReferenceBackend()), IDS, 1)
     assert np.linalg.norm(ours - right) < 2e-5 * np.linalg.norm(right)

@@ -195,7 +195,8 @@ def _save(talk: Talk, argument: str) -> None:
     if argument or talk.name is None:
         talk.rename(argument or talk.store.fresh_name())
     talk.save()
-    talk.screen.say(f"This session is saved as {talk.name}.")
+    if talk.name is not None:
+        talk.screen.say(f"This session is saved as {talk.name}.")
 
 
 def _sessions(talk: Talk, argument: str) -> None:

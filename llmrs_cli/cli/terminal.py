@@ -163,7 +163,7 @@ class Terminal:
 
     @contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Within, the terminal does not echo what is typed; it is not lost."""
+        """Within, the terminal does not echo what is typed; it is not lost, and Enter stays Enter."""
         if sys.stdin is None or not (_is_terminal(sys.stdin) and self.out_is_terminal):
             yield
             return
@@ -171,7 +171,12 @@ class Terminal:
 
         handle = sys.stdin.fileno()
         before = termios.tcgetattr(handle)
-        silent = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+        silent = [
+            before[0] & ~termios.ICRNL,
+            *before[1:3],
+            before[3] & ~termios.ECHO,
+            *before[4:],
+        ]
         termios.tcsetattr(handle, termios.TCSANOW, silent)
         try:
             yield

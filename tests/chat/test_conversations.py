@@ -199,8 +199,9 @@ def test_a_disk_that_is_full_for_a_while_is_told_once_and_tried_again_on_request
     seen = talk_through(talk, "a", "b", "c")
     assert [warning.count("/save tries again") for warning in seen.warnings] == [1]
     assert (len(talk.session.turns), talk.name) == (3, None)
+    assert talk_through(talk, "/save mine").said == [], "it was not saved"
     full = False
-    talk_through(talk, "/save mine")
+    assert talk_through(talk, "/save mine").said == ["This session is saved as mine."]
     assert len(talk.store.load("mine").conversation.turns) == 3
     talk_through(talk, "d")
     assert len(talk.store.load("mine").conversation.turns) == 4

@@ -106,6 +106,22 @@ def test_a_stopped_answer_is_saved_and_goes_on_in_another_process(
     assert b"Traceback" not in later.raw
 
 
+def test_a_line_typed_during_an_answer_is_the_next_question(ladder: MakeLadder, environment: Path) -> None:
+    model = ladder("abc", "de", table={DE: {ABC: TOP}})
+    args = ["chat", model, "-t", "0", "--max-tokens", "200"]
+    with ScreenSession(args, dict(os.environ), lines=50) as session:
+        session.wait_for_prompt()
+        session.press("one" + ENTER)
+        session.wait_for("abcde")
+        session.press("two" + ENTER)
+        session.wait(
+            lambda: "> two" in session.text and session.text.count("token limit") == 2, "two answers"
+        )
+        session.wait_for_prompt()
+        session.press(CTRL_D)
+        assert session.end() == 0
+
+
 def test_control_sequences_of_a_model_do_not_reach_the_terminal(
     ladder: MakeLadder, environment: Path
 ) -> None:

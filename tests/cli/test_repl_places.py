@@ -89,7 +89,10 @@ def test_a_state_folder_that_takes_nothing_is_said_and_the_talk_goes_on(
         session.wait_for_prompt()
         says(session, "Hi", "tries again")
         assert "éHello" in session.text
-        says(session, "/save", "Cannot create the folder")
+        session.press("/save" + ENTER)
+        session.wait(lambda: session.text.count("Cannot create the folder") == 3, "third refusal")
+        session.wait_for_prompt()
+        assert "saved as" not in session.text
         says(session, "Hi", "context 54 of")
         session.press(CTRL_D)
         assert session.end() == 0

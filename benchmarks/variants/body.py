@@ -37,7 +37,9 @@ def settings(tokens: int) -> Iterator[tuple[str, Paths]]:
     else:
         middle = replace(turned, mid_tokens=range(9, 257))
         yield "middle, 128 rows", middle
+        yield "middle, 128 rows, even", replace(middle, mid_even=True)
         yield "middle, 256 rows", replace(middle, mid_warps=16)
+        yield "middle, 256 rows, even", replace(middle, mid_warps=16, mid_even=True)
 
 
 def time_prompts(table: Table, model: ModelWeights, name: str) -> None:

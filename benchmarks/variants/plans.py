@@ -59,9 +59,11 @@ FEW: dict[str, Few] = {
 }
 
 
-def _mid(warps: int, stages: int, resident: int = 1) -> Callable[[CudaDevice, int, int, int], MidPlan]:
+def _mid(
+    warps: int, stages: int, resident: int = 1, even: bool = False
+) -> Callable[[CudaDevice, int, int, int], MidPlan]:
     def plan_for(device: CudaDevice, m: int, n: int, k: int) -> MidPlan:
-        plan = linear_mid.default_plan(m, n, k, resident * device.multiprocessors, warps, stages)
+        plan = linear_mid.default_plan(m, n, k, resident * device.multiprocessors, warps, stages, even)
         if plan.shared * resident > device.shared_limit:
             plan = replace(plan, stages=3)
         return replace(plan, resident=resident if plan.shared * resident <= device.shared_limit else 1)
@@ -74,6 +76,8 @@ MIDDLE = {
     "128 rows, 3 stages": _mid(8, 3),
     "256 rows, 4 stages": _mid(16, 4),
     "128 rows, 2 blocks": _mid(8, 4, resident=2),
+    "128 rows, even": _mid(8, 4, even=True),
+    "256 rows, even": _mid(16, 4, even=True),
 }
 
 

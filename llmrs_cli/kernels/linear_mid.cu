@@ -27,6 +27,7 @@ constexpr int THREADS = WARPS * 32, ROWS = WARPS * 16, NT = TOKENS / 8;
 constexpr int COLUMNS = 64;                    // of one step
 constexpr int W_BYTES = ROWS * COLUMNS * 2, X_BYTES = TOKENS * COLUMNS * 2, STAGE_BYTES = W_BYTES + X_BYTES;
 constexpr int PART = ROWS * TOKENS;            // sums of a tile
+constexpr int PARTS_AT_ONCE = NT <= 4 ? 4 : NT <= 8 ? 2 : 1;  // on their way while a tile's parts are added up
 
 // Products of one step on Hopper run on while the block waits for the next step's copies.
 DEVICE void begin_products() {
@@ -131,6 +132,7 @@ DEVICE void linear_mid(const Problem& p, int epilogue, float* partials, int* arr
         if (!last_arrival) return false;
         __threadfence();
         clear();
+#pragma unroll PARTS_AT_ONCE
         for (u32 w = sharers.first; w <= sharers.last; w++) {
             const float4* part = reinterpret_cast<const float4*>(partials + i64(sharers.slot_of(w)) * PART) + threadIdx.x;
 #pragma unroll

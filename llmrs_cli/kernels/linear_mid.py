@@ -72,12 +72,18 @@ def tile_tokens(m: int) -> int:
     return next((tokens for tokens in TOKENS if tokens >= m), TOKENS[-1])
 
 
-def default_plan(m: int, n: int, k: int, multiprocessors: int, warps: int = 8, stages: int = 4) -> MidPlan:
-    """One block a multiprocessor; `warps` are 8 where more would leave too few registers for the tokens."""
+def default_plan(
+    m: int, n: int, k: int, multiprocessors: int, warps: int = 8, stages: int = 4, even: bool = False
+) -> MidPlan:
+    """One block a multiprocessor; `warps` are 8 where more would leave too few registers for the tokens.
+
+    `even`: where blocks outnumber tiles, each tile has the same number of them, and some multiprocessors none.
+    """
     tokens = tile_tokens(m)
     warps = min(warps, 8) if tokens > WIDE_TOKENS else warps
-    steps = ceil_div(n, 16 * warps) * ceil_div(m, tokens) * ceil_div(k, COLUMNS)
-    return MidPlan(min(multiprocessors, steps), tokens, warps, stages)
+    tiles, columns = ceil_div(n, 16 * warps) * ceil_div(m, tokens), ceil_div(k, COLUMNS)
+    blocks = multiprocessors // tiles * tiles if even and tiles <= multiprocessors else multiprocessors
+    return MidPlan(min(blocks, tiles * columns), tokens, warps, stages)
 
 
 def scratch_sizes(plan: MidPlan, m: int, n: int) -> tuple[int, int]:

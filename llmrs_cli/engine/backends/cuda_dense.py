@@ -35,6 +35,8 @@ class Paths:
     """Those that go through `linear_mid`"""
     mid_warps: int = 8
     """Of a block there; 16 rows each"""
+    mid_even: bool = False
+    """Whether tiles there have equal numbers of blocks, though some multiprocessors then have none"""
     rope_in_attention: bool = False
     """Whether steps of decode alone leave norm, rotation and store to decode attention"""
     two_tiles: bool = False
@@ -107,7 +109,9 @@ class DenseProducts:
 
     def _mid(self, epilogue: Epilogue, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
         m, (n, k) = len(x), weight.shape
-        plan = linear_mid.default_plan(m, n, k, self.device.multiprocessors, self.paths.mid_warps)
+        plan = linear_mid.default_plan(
+            m, n, k, self.device.multiprocessors, self.paths.mid_warps, even=self.paths.mid_even
+        )
         sums, tiles = linear_mid.scratch_sizes(plan, m, n)
         scratch = linear_mid.MidScratch(
             self.arena.take("mid partials", (sums,), cp.float32),

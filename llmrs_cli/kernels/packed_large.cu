@@ -185,6 +185,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
         if (!last_arrival) return false;
         __threadfence();
         clear();
+#pragma unroll 1
         for (u32 w = sharers.first; w <= sharers.last; w++) {
             const float* part = partials + i64(sharers.slot_of(w)) * PART + threadIdx.x;
 #pragma unroll
@@ -198,14 +199,18 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
     };
     auto write = [&](u32 tile) {
         const int first = tile / token_tiles * ROWS + warp * TILE_ROWS + g, token = tile % token_tiles * TOKENS + 2 * c;
+        float bias[2] = {};
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (p.bias && first + i * 8 < p.n) bias[i] = p.bias[first + i * 8];
 #pragma unroll
         for (int n = 0; n < NT; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int t = token + n * 8 + i % 2, r = first + i / 2 * 8;
-                if (t >= p.m || r >= p.n) continue;
-                write_any(p, epilogue, t, r, i / 2, total[n][i] * p.alpha, total[n][i % 2 + 2] * p.alpha);
-            }
+            for (int i = 0; i < 4; i++) total[n][i] = total[n][i] * p.alpha + bias[i / 2];
+        write_tiles(p, epilogue, total, [&](int n, int i) {
+            const int t = token + n * 8 + i % 2, r = first + i / 2 * 8;
+            return Target{t, r, t < p.m && r < p.n};
+        });
     };
 
     int stage = 0;

@@ -147,23 +147,41 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, float* part
         if (__shfl_sync(FULL, before, 0) != int(sharers.count()) - 1) return false;
         __threadfence();
         each([](float& value, int) { value = 0.0f; });
-        for (u32 w = sharers.first; w <= sharers.last; w++) {
-            const float* part = partials + i64(sharers.slot_of(w)) * PART;
-            each([&](float& value, int at) { value += part[at]; });
+        constexpr int AT_ONCE = 4;  // parts that are on their way: each takes the time of a visit to L2
+#pragma unroll 1
+        for (u32 w = sharers.first; w <= sharers.last; w += AT_ONCE) {
+            float held[AT_ONCE][TILES * 4] = {};
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++) {
+                const float* part = partials + i64(sharers.slot_of(w + j)) * PART + c * 8 + g;
+                if (w + j <= sharers.last && 2 * c < p.m)
+#pragma unroll
+                    for (int i = 0; i < TILES * 4; i++)
+                        if (2 * c + i % 2 < p.m) held[j][i] = part[i * 32];
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; j++)
+#pragma unroll
+                for (int i = 0; i < TILES * 4; i++) total[i / 4][i % 4] += held[j][i];
         }
         if (lane == 0) arrivals[row] = 0;
         return true;
     };
     auto write = [&](u32 row) {
+        const int first = row * ROWS + g;
+        const float factor[2] = {norm && 2 * c < p.m ? factors[2 * c] : p.alpha,
+                                 norm && 2 * c + 1 < p.m ? factors[2 * c + 1] : p.alpha};
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                const int token = 2 * c + i % 2, r = row * ROWS + t * TILE_ROWS + g + i / 2 * 8;
-                if (token >= p.m || r >= p.n) continue;
-                const float factor = norm ? factors[token] : p.alpha;
-                write_any(p, epilogue, token, r, i / 2, total[t][i] * factor, total[t][i % 2 + 2] * factor);
+                const int r = first + t * TILE_ROWS + i / 2 * 8;
+                total[t][i] = total[t][i] * factor[i % 2] + (p.bias && r < p.n ? p.bias[r] : 0.0f);
             }
+        write_tiles(p, epilogue, total, [&](int t, int i) {
+            const int token = 2 * c + i % 2, r = first + t * TILE_ROWS + i / 2 * 8;
+            return Target{token, r, token < p.m && r < p.n};
+        });
     };
 
     int slot = 0;

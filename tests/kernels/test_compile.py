@@ -55,8 +55,8 @@ def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int
 
 
 def test_candidates_compile() -> None:
-    """Every fourth of them; the kept report has them all."""
-    assert spills_of(candidate_units(True)[1::4], "sm_90a") == []
+    """Two of them; the kept report has them all."""
+    assert spills_of(candidate_units(True)[1:3], "sm_90a") == []
 
 
 def test_a_spill_is_seen() -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @click.command("convert")
-@model_options(required=True)
+@model_options(required=True, runs=False)
 @click.option(
     "-o",
     "--output",

@@ -35,14 +35,14 @@ class ModelOptions:
 
     model: str | None
     """As typed; None: the default model."""
-    device: str | None
+    device: str | None = None
     """auto, cuda, cuda:N, cpu or reference; None: what the settings say"""
-    ctx: int | None
+    ctx: int | None = None
     """Tokens of prompt and answer; None: what the model and the memory allow."""
-    rows: int | None
+    rows: int | None = None
     """Sequences that run at once; None: what the command and the backend find good."""
-    offline: bool
-    revision: str | None
+    offline: bool = False
+    revision: str | None = None
     gpu_memory: int | float | None = None
     """Bytes, or a share of what is free, for weights and everything else; None: most of what is free."""
     deterministic: bool = False
@@ -86,10 +86,11 @@ def over(defaults: SamplingDefaults, given: Mapping[str, Any]) -> SamplingDefaul
     return replace(defaults, **said, from_model=defaults.from_model and said.keys() != names)
 
 
-def model_options(*, positional: bool = True, required: bool = False) -> Decorator:
+def model_options(*, positional: bool = True, required: bool = False, runs: bool = True) -> Decorator:
     """Adds the model group; the command takes it as `model: ModelOptions`.
 
-    `positional`: the model may be the command's first argument; `required`: it must be named.
+    `positional`: the model may be the command's first argument; `required`: it must be named; `runs`: the
+    command runs it, so where and with how much room may be said.
     """
     parameters: list[Decorator] = [
         click.option(
@@ -100,8 +101,7 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
             shell_complete=complete.models,
             help="Alias, owner/repo, folder or .gguf file.",
         ),
-        *_ROOM,
-        *_ENGINE,
+        *([*_ROOM, *_ENGINE] if runs else []),
         click.option("--offline", is_flag=True, help="Use only what is on this machine."),
         revision_option,
     ]
@@ -120,8 +120,8 @@ def model_options(*, positional: bool = True, required: bool = False) -> Decorat
         @functools.wraps(function)
         def with_model(**values: Any) -> Any:
             chosen = _choose_model(values.pop("positional_model", None), values.pop("model"), required)
-            rest = {name: values.pop(name) for name in MODEL_FIELDS}
-            return function(model=ModelOptions(chosen, **rest), **values)
+            given = {name: values.pop(name) for name in MODEL_FIELDS if name in values}
+            return function(model=ModelOptions(chosen, **given), **values)
 
         return _apply(parameters, with_model)
 

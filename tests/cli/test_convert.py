@@ -104,4 +104,5 @@ def test_what_cannot_be_done_is_one_sentence(
 
 def test_a_model_must_be_named(llmrs: Run, ladder: MakeLadder) -> None:
     assert llmrs("convert").exit_code == ExitCode.USAGE
+    assert "No such option" in llmrs("convert", ladder(), "--device", "cpu").stderr
     assert llmrs("convert", "/nowhere/at/all").exit_code == ExitCode.MODEL

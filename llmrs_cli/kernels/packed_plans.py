@@ -38,7 +38,7 @@ def tile_plan(multiprocessors: int, m: int, group: int, deep: bool, hopper: bool
     """For M tokens: the smallest tile that holds them, or the largest one."""
     sizes = tile_sizes(group, hopper)
     tokens = next((size for size in sizes if size >= m), sizes[-1])
-    stages = (4 if tokens == 128 else 6) if deep else 3
+    stages = 6 if hopper and tokens < 128 else 4 if deep else 3
     return TilePlan(multiprocessors, tokens, WARPS[tokens], stages, resident=1)
 
 

@@ -15,6 +15,8 @@ from llmrs_cli.kernels.launch import ceil_div
 
 GRAPH_BYTES = 512 << 20
 """For recorded steps: some hundred graphs of some hundred launches each, and the kernels' own code."""
+SHARED_SUMS = 64 << 20
+"""For sums that blocks of one product share among them (`linear_mid`)."""
 DENSE_FORMS = ("float32", "float16", "bfloat16")
 
 
@@ -25,6 +27,7 @@ def workspace_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) 
         + row_bytes(limits)
         + head_bytes(model, limits, multiprocessors)
         + WORKSPACE
+        + SHARED_SUMS
         + GRAPH_BYTES
     )
 

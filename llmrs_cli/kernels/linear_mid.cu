@@ -46,6 +46,14 @@ DEVICE void wait_for_products() {
 #endif
 }
 
+// The last products of a tile, whose sums are used from here on.
+DEVICE void finish_products(float (&sum)[NT][4]) {
+#if __CUDA_ARCH_FEAT_SM90_ALL
+    wgmma_wait();
+    wgmma_results(sum);
+#endif
+}
+
 // `COUNT` eights of tokens from `FIRST` on: wgmma takes a power of two of them, at most 16.
 template <int FIRST, int COUNT> DEVICE void multiply_tokens(float (&sum)[NT][4], const u32 (&a)[4], u32 x, int step) {
 #if __CUDA_ARCH_FEAT_SM90_ALL
@@ -174,7 +182,7 @@ DEVICE void linear_mid(const Problem& p, int epilogue, float* partials, int* arr
             multiply(stage);
             if (++stage == STAGES) stage = 0;
         }
-        wait_for_products();
+        finish_products(sum);
         if (whole || gather(tile)) write(tile);
     }
     copy_wait<0>();

@@ -56,6 +56,26 @@ def endless(ladder: MakeLadder) -> str:
     return ladder("abc", "de", table={DE: {ABC: TOP}})
 
 
+INTERRUPTED = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from llmrs_cli.__main__ import start
+
+class Impatient:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Impatient())
+start()
+"""
+
+
+def test_ctrl_c_while_the_program_is_still_loading_is_quiet() -> None:
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, timeout=PATIENCE)
+    assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGINT, b"", b"")
+
+
 def test_a_pipe_that_closes_ends_the_answer_quietly(endless: str) -> None:
     process = start("chat", endless, "-p", "Hi", "-t", "0")
     assert process.stdout is not None

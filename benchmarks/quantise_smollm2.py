@@ -17,6 +17,13 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
+import numpy as np
+
+from llmrs_cli.engine.backends.reference import ReferenceBackend
+from llmrs_cli.engine.forced import load
+from llmrs_cli.engine.verify import forced_logits
+from llmrs_cli.engine.weights.small_head import open_model
+
 MODEL, GROUP, CHARACTERS = "smollm2-135m", "64", 30_000
 QUESTION = "What is the capital of France?"
 
@@ -52,6 +59,29 @@ def quantised(folder: Path, text: Path, *flags: str) -> dict[str, Any]:
     return report
 
 
+def small_head(folder: Path, text: Path) -> dict[str, Any]:
+    """What `--quantize-head` costs and saves on the 4-bit model, whose head is its embedding in float16.
+
+    That embedding was in 8 bits once (GGUF Q8_0), so its error here is smaller than a head of 16 bits has.
+    """
+    found: dict[str, Any] = {"logit_error": logit_error(folder)}
+    for name, flags in (("plain", ()), ("8 bits", ("--quantize-head",))):
+        scored = json.loads(llmrs("eval", str(text), str(folder), "--json", *flags))
+        nbytes = open_model(folder, small_head=bool(flags)).bytes_a_step
+        found[name] = {"perplexity": scored["perplexity"], "bytes a step": nbytes}
+    return found
+
+
+def logit_error(folder: Path) -> float:
+    """‖Δlogits‖/‖logits‖ over a short text, by the reference."""
+    ids = [(7919 * i + 13) % 40000 + 100 for i in range(64)]
+    plain, small = (
+        forced_logits(load(open_model(folder, small_head=small), ReferenceBackend()), ids, 1)
+        for small in (False, True)
+    )
+    return float(np.linalg.norm(small - plain) / np.linalg.norm(plain))
+
+
 def _forget(report: dict[str, Any], key: str) -> None:
     """Leave out a path that means nothing elsewhere."""
     *outer, last = key.split(".")
@@ -70,6 +100,7 @@ def main() -> None:
             "python": platform.python_version(),
             "machine": platform.platform(),
             "awq": quantised(folder / "awq", text),
+            "head": small_head(folder / "awq", text),
             "rtn": quantised(folder / "rtn", text, "--rtn"),
         }
     out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

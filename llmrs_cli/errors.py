@@ -92,6 +92,14 @@ class RequestError(LlmrsError):
         self.param = param
 
 
+class GenerationError(LlmrsError):
+    """A request that was being answered cannot be finished; others are unaffected. `code`: why, for programs."""
+
+    def __init__(self, message: str, *, code: str = "generation_failed") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class ContextLengthError(RequestError):
     """The prompt, or prompt plus requested answer, is longer than the context; lengths in tokens."""
 

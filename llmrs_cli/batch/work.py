@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from llmrs_cli.batch.answers import answer_for
 from llmrs_cli.batch.records import Row, Shape
 from llmrs_cli.batch.results import Outcome
-from llmrs_cli.engine.types import FinishReason, TokenEvent
+from llmrs_cli.engine.types import FinishReason, TokenEvent, joined
 from llmrs_cli.errors import LlmrsError
 
 if TYPE_CHECKING:
@@ -47,23 +47,6 @@ class Events:
             event = self._events.popleft()
             by_request.setdefault(event.request_id, []).append(event)
         return map(joined, by_request.values())
-
-
-def joined(events: list[TokenEvent]) -> TokenEvent:
-    """Events of one request as if they had come at once."""
-    last = events[-1]
-    if len(events) == 1:
-        return last
-    prompts = (event.prompt_logprobs for event in events if event.prompt_logprobs is not None)
-    return TokenEvent(
-        last.request_id,
-        tuple(token for event in events for token in event.tokens),
-        tuple(score for event in events for score in event.logprobs),
-        next(prompts, None),
-        max(event.cached_tokens for event in events),
-        last.finish,
-        last.error,
-    )
 
 
 @dataclass(eq=False, slots=True)

@@ -23,6 +23,7 @@ from llmrs_cli.engine.types import FinishReason, TokenEvent
 
 Mask = NDArray[np.uint32]
 """(ceil(V/32),): bit t of word t // 32 is set if token t is allowed."""
+FORM = "form_too_complex"
 FORM_FAULT = "The form of the answer became too complex to be followed."
 THREADS = 4
 PATIENCE = 3.0
@@ -68,7 +69,9 @@ class Masks:
             return event
         failed = event.request_id in self._failed
         self._failed.discard(event.request_id)
-        return event._replace(error=FORM_FAULT) if failed and event.finish is FinishReason.ERROR else event
+        if not failed or event.finish is not FinishReason.ERROR:
+            return event
+        return event._replace(error=FORM_FAULT, code=FORM)
 
     def concern(self, plan: StepPlan) -> bool:
         """Whether a sequence with a grammar draws a token in this step."""

@@ -40,6 +40,7 @@ from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.errors import RequestError
 
 _age = attrgetter("arrival")
+NUMERIC = "numeric"
 NUMERIC_FAULT = "The model's output for this request was not a number."
 
 
@@ -224,7 +225,7 @@ class Scheduler:
         if sequence.state is State.FINISHED:
             return None
         if sampled.failed:
-            return self._end(sequence, FinishReason.ERROR, NUMERIC_FAULT)
+            return self._end(sequence, FinishReason.ERROR)._replace(error=NUMERIC_FAULT, code=NUMERIC)
         first = len(sequence.tokens) == sequence.prompt_length
         finish = sequence.append(sampled.token)
         if sequence.state is State.RUNNING and sequence.completed_block:
@@ -251,11 +252,11 @@ class Scheduler:
         sequence = self._sequences.get(request_id)
         return self._end(sequence, FinishReason.ABORT) if sequence else None
 
-    def _end(self, sequence: Sequence, finish: FinishReason, error: str | None = None) -> TokenEvent:
+    def _end(self, sequence: Sequence, finish: FinishReason) -> TokenEvent:
         """The last event of a sequence that ends without a token."""
         self._leave(sequence)
         cached = sequence.cached or 0
-        return TokenEvent(sequence.request.id, cached_tokens=cached, finish=finish, error=error)
+        return TokenEvent(sequence.request.id, cached_tokens=cached, finish=finish)
 
     def _leave(self, sequence: Sequence) -> None:
         """Out of the queue or the row, for good."""

@@ -8,6 +8,7 @@ where sampling parameters are validated, for the command line, batch rows and th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -151,3 +152,23 @@ class TokenEvent(NamedTuple):
     finish: FinishReason | None = None
     error: str | None = None
     """One sentence, with finish ERROR only."""
+    code: str = "generation_failed"
+    """With an error: why, for programs."""
+
+
+def joined(events: Sequence[TokenEvent]) -> TokenEvent:
+    """Events of one request as if they had come at once."""
+    last = events[-1]
+    if len(events) == 1:
+        return last
+    prompts = (event.prompt_logprobs for event in events if event.prompt_logprobs is not None)
+    return TokenEvent(
+        last.request_id,
+        tuple(token for event in events for token in event.tokens),
+        tuple(score for event in events for score in event.logprobs),
+        next(prompts, None),
+        max(event.cached_tokens for event in events),
+        last.finish,
+        last.error,
+        last.code,
+    )

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from llmrs_cli.engine.types import TokenEvent
+from llmrs_cli.engine.types import TokenEvent, joined
 from llmrs_cli.server.faults import HttpError, overloaded
 from llmrs_cli.text.events import TextEvent, Usage
 from llmrs_cli.text.generate import GenerateOptions, Generation, TextEngine
@@ -205,17 +205,4 @@ def _together(gathered: Sequence[tuple[int, TokenEvent]]) -> Iterable[tuple[int,
     choices: dict[str, tuple[int, list[TokenEvent]]] = {}
     for index, event in gathered:
         choices.setdefault(event.request_id, (index, []))[1].append(event)
-    return [(index, _joined(events)) for index, events in choices.values()]
-
-
-def _joined(events: Sequence[TokenEvent]) -> TokenEvent:
-    first, last = events[0], events[-1]
-    return TokenEvent(
-        first.request_id,
-        tuple(token for event in events for token in event.tokens),
-        tuple(score for event in events for score in event.logprobs),
-        first.prompt_logprobs,
-        max(event.cached_tokens for event in events),
-        last.finish,
-        last.error,
-    )
+    return [(index, joined(events)) for index, events in choices.values()]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmrs_cli.errors import EngineFault, LlmrsError, ModelError, RequestError
+from llmrs_cli.errors import EngineFault, GenerationError, LlmrsError, ModelError, RequestError
 
 _KINDS = {
     401: "authentication_error",
@@ -56,6 +56,8 @@ def as_http(error: BaseException) -> HttpError:
             return HttpError(400, str(error), code="model_cannot")
         case EngineFault():
             return HttpError(503, error.message, code="engine_fault")
+        case GenerationError():
+            return HttpError(500, error.message, code=error.code)
         case LlmrsError():
             return HttpError(500, error.message, code="generation_failed")
         case _:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from llmrs_cli.engine import EngineLimits, EngineStats, FinishReason, Request, TokenEvent
-from llmrs_cli.errors import EngineFault, LlmrsError
+from llmrs_cli.errors import EngineFault, GenerationError, LlmrsError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage, named
 from llmrs_cli.text.stream import StreamDecoder
 from llmrs_cli.text.tokenizer import Tokenizer
@@ -141,7 +141,7 @@ class Generation:
         if event.finish is FinishReason.ERROR:
             choice.finish = FinishReason.ERROR
             self._left -= 1
-            raise self._engine.fault or LlmrsError(event.error or "The request failed.")
+            raise self._engine.fault or GenerationError(event.error or "The request failed.", code=event.code)
         if event.prompt_logprobs is not None:
             self.prompt_logprobs = tuple(
                 None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs

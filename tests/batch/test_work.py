@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.batch.work import Events, joined
+from llmrs_cli.batch.work import Events
 from llmrs_cli.engine import FinishReason, TokenEvent, TokenLogprob
+from llmrs_cli.engine.types import joined
 
 
 def test_attention_is_called_for_once_when_the_answer_is_whole() -> None:

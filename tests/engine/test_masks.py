@@ -179,6 +179,7 @@ def test_an_answer_whose_form_failed_says_so_and_nobody_else_does(lookahead: int
         submit(one, request)
     ends = {event.request_id: event for event in run(one) if event.finish is not None}
     assert (ends["bound"].finish, ends["bound"].error) == (FinishReason.ERROR, masks.FORM_FAULT)
+    assert ends["bound"].code == "form_too_complex"
     assert ends["good"].finish is FinishReason.LENGTH
     assert ends["sick"].finish is FinishReason.ERROR
     assert ends["sick"].error != masks.FORM_FAULT

@@ -387,7 +387,7 @@ def test_a_failed_row_ends_alone_and_its_blocks_are_forgotten(lookahead: int) ->
     drive.runner.poisoned.add("bad")
     drive.add(request("bad", range(10)), request("good", [*range(6), 7, 7], max_tokens=6)).run()
     assert drive.answers["bad"].finish is FinishReason.ERROR
-    assert drive.answers["bad"].error == NUMERIC_FAULT
+    assert (drive.answers["bad"].error, drive.answers["bad"].code) == (NUMERIC_FAULT, "numeric")
     assert drive.answers["bad"].tokens == []
     drive.add(request("after", range(10))).run().assert_right("after")
 

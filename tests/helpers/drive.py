@@ -44,6 +44,7 @@ class Answer:
     cached: int = 0
     finish: FinishReason | None = None
     error: str | None = None
+    code: str = ""
     finished_after: int = 0
     """Steps launched by then."""
 
@@ -55,7 +56,8 @@ class Answer:
         self.tokens += event.tokens
         self.logprobs += event.logprobs
         self.cached = event.cached_tokens
-        self.finish, self.error, self.finished_after = event.finish, event.error, steps
+        self.finish, self.error, self.code = event.finish, event.error, event.code
+        self.finished_after = steps
 
 
 class Drive:

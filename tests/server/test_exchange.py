@@ -126,7 +126,7 @@ def test_nothing_for_too_long_is_an_error() -> None:
 def failed(request: Request) -> list[TokenEvent]:
     return [
         TokenEvent(request.id, HELLO[:1]),
-        TokenEvent(request.id, finish=FinishReason.ERROR, error="It was not a number."),
+        TokenEvent(request.id, finish=FinishReason.ERROR, error="It was not a number.", code="numeric"),
     ]
 
 
@@ -147,9 +147,10 @@ def test_a_request_that_fails_says_so_whole_and_streamed() -> None:
         return whole, streamed, after
 
     whole, streamed, after = asyncio.run(scene())
-    assert (whole.status, json.loads(whole.text)["error"]["code"]) == (500, "generation_failed")
+    assert (whole.status, json.loads(whole.text)["error"]["code"]) == (500, "numeric")
     *_, error, done, end = streamed.text.split("\n\n")
-    assert json.loads(error[6:])["error"]["message"] == "It was not a number."
+    told = json.loads(error[6:])["error"]
+    assert (told["message"], told["code"]) == ("It was not a number.", "numeric")
     assert (done, end) == ("data: [DONE]", "")
     assert after.status == 200
 

@@ -43,7 +43,7 @@ class CpuBackend(Backend):
 
     name = "cpu"
     block_size = softmax.BLOCK
-    read_ahead = 64 << 20
+    read_ahead = 8 << 20  # more costs memory at the moment of the peak and no time is won
 
     def __init__(self, cache: Path | None = None, threads: int | None = None) -> None:
         """`cache`: folder for compiled loops, the user's own by default; `threads`: one per core by default."""

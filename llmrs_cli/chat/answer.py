@@ -100,9 +100,9 @@ def show(generation: Source, screen: Screen, splitter: ReasoningSplitter, before
     """
     started = time.monotonic()
     said = _Said(screen)
-    if before:
-        said.recall(splitter.push(before))
     with stopped_by_interrupt(generation), screen.undisturbed():
+        if before:
+            said.recall(splitter.push(before))
         events = iter(generation)
         with screen.working("Reading the prompt"):
             event = next(events, None)

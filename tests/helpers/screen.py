@@ -19,6 +19,8 @@ import pyte
 
 PATIENCE = 60.0
 """Seconds until something that must appear is missed; nothing waits that long unless it fails."""
+_SIZE = ("COLUMNS", "LINES")
+"""Somebody else's terminal, as test runners may have set them; they would win over ours."""
 _START = (
     "import fcntl, sys, termios\n"
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
@@ -53,7 +55,7 @@ class ScreenSession:
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env=dict(env),
+            env={name: value for name, value in env.items() if name not in _SIZE},
             start_new_session=True,
         )
         os.close(slave)

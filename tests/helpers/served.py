@@ -125,6 +125,14 @@ class Served:
             lambda: self.metric("kv_cache_blocks_used") == 0 and self.metric("num_requests_running") == 0
         )
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether it serves; while it changes from loading to serving it may hang up on whoever is quiet."""
+        try:
+            return self.get("/health/ready").status == 200
+        except ConnectionError:
+            return False
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Signal it; the exit status."""
         self.process.send_signal(number)
@@ -178,7 +186,7 @@ def served(
     try:
         server = Served(_port(process), process, errors, connects)
         if ready:
-            wait_until(lambda: process.poll() is not None or server.get("/health/ready").status == 200)
+            wait_until(lambda: process.poll() is not None or server.is_ready)
             assert process.poll() is None, errors.read_text()
         yield server
     finally:

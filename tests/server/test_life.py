@@ -182,7 +182,7 @@ def test_a_client_may_come_while_the_model_loads(script_model: Path, tmp_path: P
         reply = server.post("/v1/chat/completions", ENDLESS)
         assert (reply.status, reply.error["code"]) == (503, "loading")
         assert reply.headers["retry-after"] == "2"
-        wait_until(lambda: server.get("/health/ready").status == 200)
+        wait_until(lambda: server.is_ready)
         assert server.get("/health/live").json == {"status": "ready"}
 
 

@@ -6,6 +6,8 @@ Runs each target, prints its figures and compares them with its bounds; the stat
 file, targets that are not run keep their figures. L6, L8 and L9 are tests, L8 with twenty times their examples.
 `--slice` is what CI runs: L1 to L5 and L7 in small. It enforces what does not depend on how busy the machine is
 (failures, equal answers, leaks), and only reports times.
+
+Longer than most files: each target is a scene of its own, and all of them share one server, client and table of bounds.
 """
 
 from __future__ import annotations

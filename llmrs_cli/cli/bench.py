@@ -9,7 +9,7 @@ import json
 import platform
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from llmrs_cli.cli.bench_names import NAMES
 from llmrs_cli.cli.models import asked_memory, choose, choose_device, free_bytes, model_named
 from llmrs_cli.cli.options import ModelOptions, model_options
 from llmrs_cli.cli.parameters import FiniteRange
+from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import load_settings
 from llmrs_cli.errors import ExitCode, ModelError, quoted
@@ -183,11 +184,7 @@ def command(
     memory = asked_memory(model, free_bytes(device))
     load = _Plan(batches, prompt_tokens, tokens, repeats, memory, model.deterministic)
     report = _measure(checkpoint, name, device, load, random_weights, terminal)
-    if as_json:
-        terminal.data(json.dumps(asdict(report)))
-    else:
-        for line in describe(report):
-            terminal.data(line)
+    tell(report, describe, terminal, as_json=as_json)
     return ExitCode.OK
 
 

@@ -5,7 +5,6 @@ llmrs doctor [--json] [--aliases]
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -16,6 +15,7 @@ import click
 
 from llmrs_cli import __version__
 from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
+from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, UsageError
 from llmrs_cli.kernels.loader import ARCHITECTURES
@@ -114,11 +114,7 @@ def command(
         if aliases:
             status.say("Asking the Hub for every short name")
             report.aliases.extend(_aliases(offline))
-    if as_json:
-        terminal.data(json.dumps(asdict(report)))
-    else:
-        for line in describe(report):
-            terminal.data(line)
+    tell(report, describe, terminal, as_json=as_json)
     wrong = [backend.name for backend in report.backends if backend.ok is False]
     if wrong:
         raise EngineFault(

@@ -5,12 +5,11 @@ llmrs eval FILE [MODEL] [--window N] [--stride N] [--json]
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ import click
 
 from llmrs_cli.cli.models import choose
 from llmrs_cli.cli.options import ModelOptions, json_option, model_options
+from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import ExitCode, ModelError, UsageError, quoted
 
@@ -91,11 +91,7 @@ def command(file: str, model: ModelOptions, window: int | None, stride: int | No
         (window, stride),
         terminal,
     )
-    if as_json:
-        terminal.data(json.dumps(asdict(report)))
-    else:
-        for line in describe(report):
-            terminal.data(line)
+    tell(report, describe, terminal, as_json=as_json)
     return ExitCode.OK
 
 

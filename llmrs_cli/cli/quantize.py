@@ -5,10 +5,9 @@ llmrs quantize MODEL -o DIR [--rtn] [--group-size N] [--calibration FILE] [--eva
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from llmrs_cli.cli import eval as evaluation
 from llmrs_cli.cli.models import Chosen, choose
 from llmrs_cli.cli.options import ModelOptions, json_option, model_options
 from llmrs_cli.cli.place import filling, new_place
+from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import ExitCode
 
@@ -119,11 +119,7 @@ def command(
     before = measured(chosen.path, chosen.name.text)
     report = _quantise(work, calibration or BUILT_IN, own, terminal, echo=not as_json)
     report = replace(report, before=before, after=measured(target, str(target)))
-    if as_json:
-        terminal.data(json.dumps(asdict(report)))
-    else:
-        for line in describe(report):
-            terminal.data(line)
+    tell(report, describe, terminal, as_json=as_json)
     return ExitCode.OK
 
 

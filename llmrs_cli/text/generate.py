@@ -7,6 +7,8 @@ token ids. Everything that can be wrong with a request is raised before anything
         prompt = engine.render([{"role": "user", "content": "Hi"}])
         for event in engine.start(prompt.ids, GenerateOptions(max_tokens=50)):
             print(event.text, end="")
+
+Longer than most files: one class is the whole of what front ends call; what it calls stands in the modules beside it.
 """
 
 from __future__ import annotations

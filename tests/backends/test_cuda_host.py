@@ -1,4 +1,7 @@
-"""The host side of the CUDA backend, on a GPU that only pretends: staging, row edits, draws, running behind."""
+"""The host side of the CUDA backend, on a GPU that only pretends: staging, row edits, draws, running behind.
+
+Longer than most files: all of it needs the fake GPU, for which the backend's modules are imported anew.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import DoesNotFitError
 from tests.helpers.fake_cuda import Device, Event, RuntimeFailure, Stream, cuda_backend, drawn
-from tests.helpers.steps import batch, greedy
+from tests.helpers.steps import batch, greedy, start_alike
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 SECTIONS = tuple(cuts(Sizes(1, 1, 1, 1))[0])
@@ -84,15 +87,9 @@ def test_what_a_recording_reads_stands_at_one_address_for_one_padded_size() -> N
 
 
 def test_staged_arrays_are_those_of_the_host(backend: Any) -> None:
-    rng = np.random.default_rng(3)
     limits = RowLimits(6, 300, 100)
     host, gpu = HostRows(limits, backend.block_size), backend.open_rows(limits)
-    for row in (4, 0, 2, 5):
-        known = rng.integers(0, 100, int(rng.integers(200, 300))).tolist()
-        for rows in (host, gpu):
-            rows.start(row, known, greedy())
-            rows.grant(row, 0, [row * 5 + i for i in range(3)])
-            rows.grant(row, 3, [row * 5 + i for i in (3, 4)])
+    start_alike(3, host, gpu)
     for chunks in (
         [(4, 0, 150, False, 20), (0, 7, 1, True)],
         [(2, 63, 3, True), (4, 150, 1, True), (5, 0, 2, False)],

@@ -1,4 +1,7 @@
-"""`llmrs batch`: a row in, a row out, in order; errors as rows; statuses; what is refused before any work."""
+"""`llmrs batch`: a row in, a row out, in order; errors as rows; statuses; what is refused before any work.
+
+Longer than most files: a test for each promise of the command's simplest use, with one way to run it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Durable batches through the command line: resume, retry, what is refused, manifests, and every k-th fault."""
+"""Durable batches through the command line: resume, retry, what is refused, manifests.
+
+Longer than most files: all of it needs the durable job, which is run, spoilt and run again.
+"""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def test_an_unknown_shell_is_refused(llmrs: Run) -> None:
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_reads_its_script(llmrs: Run, tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"needs {shell}")
+        pytest.skip(reason=f"needs {shell} to read the script: apt-get install {shell}")
     path = tmp_path / "script"
     path.write_text(llmrs("completion", shell).stdout)
     done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True)

@@ -23,7 +23,7 @@ from tests.conftest import DATA
 from tests.gpu.halves import cp
 from tests.helpers.generate import generate
 from tests.helpers.naive import forced_logits
-from tests.helpers.steps import batch, greedy
+from tests.helpers.steps import batch, greedy, start_alike
 
 CHECKPOINTS = sorted(path.name for path in (DATA / "golden" / "checkpoints").iterdir())
 MARGIN = {True: 0.5, False: 0.1}
@@ -112,15 +112,9 @@ def test_answers_are_the_stored_ones(backend: Backend, name: str) -> None:
 
 
 def test_staging_is_that_of_the_host(backend: Backend) -> None:
-    rng = np.random.default_rng(3)
     limits = RowLimits(6, 300, 100)
     host, gpu = HostRows(limits, backend.block_size), backend.open_rows(limits)
-    for row in (4, 0, 2, 5):
-        known = rng.integers(0, 100, int(rng.integers(200, 300))).tolist()
-        for rows in (host, gpu):
-            rows.start(row, known, greedy())
-            rows.grant(row, 0, [row * 5 + i for i in range(3)])
-            rows.grant(row, 3, [row * 5 + i for i in (3, 4)])
+    start_alike(3, host, gpu)
     for chunks in (
         [(4, 0, 150, False, 20), (0, 7, 1, True)],
         [(2, 63, 1, True), (5, 64, 2, True), (0, 0, 65, False)],

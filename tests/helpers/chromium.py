@@ -32,7 +32,7 @@ def chromium() -> str:
             return found
     if os.environ.get("LLMRS_REQUIRE_CHROMIUM"):
         pytest.fail("There is no Chromium, and it is required here.")
-    pytest.skip("no Chromium: apt-get install chromium")
+    pytest.skip(reason="needs Chromium to open the page: apt-get install chromium")
 
 
 LAUNCH = """

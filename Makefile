@@ -1,7 +1,7 @@
 # The words of the README. Each makes its own virtual environment if there is none.
 #
 #   make chat      install, ask a real model one question; on a terminal, go on chatting
-#   make test      run the tests
+#   make test      run the tests, in two processes
 #   make check     lint, format, types, generated documents
 #   make docs      write man pages and the generated parts of README
 #   make bench     measure this machine; JSON goes to benchmarks/
@@ -22,7 +22,7 @@ chat: $(VENV)/core.stamp
 
 test: $(VENV)/test.stamp
 	$(BIN)/python -m tests.fetch
-	$(BIN)/python -m pytest tests -m "not gpu"
+	$(BIN)/python -m pytest tests -m "not gpu" -n 2 --dist loadfile
 
 check: $(VENV)/test.stamp
 	$(BIN)/ruff check .

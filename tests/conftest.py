@@ -28,7 +28,10 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 
 @pytest.fixture(scope="session", autouse=True)
 def descriptors_are_closed() -> Iterator[None]:
-    """Tests close what they open; what stays are files of models that are kept for several tests."""
+    """Tests close what they open; what stays are files of models that are kept for several tests.
+
+    Counted in each process that runs tests: `make test` has two.
+    """
     before = len(open_descriptors())
     yield
     left = len(open_descriptors()) - before

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +77,8 @@ def line(
     end: tuple[float, float],
     colour: tuple[int, int, int],
 ) -> None:
-    """A line two pixels thick."""
-    steps = int(max(abs(end[0] - start[0]), abs(end[1] - start[1]))) + 1
+    """A line two pixels thick, of points at most half a pixel apart, so that no rounding leaves a gap."""
+    steps = 2 * ceil(max(abs(end[0] - start[0]), abs(end[1] - start[1]))) + 1
     xs = np.linspace(start[0], end[0], steps).round().astype(int)
     ys = np.linspace(start[1], end[1], steps).round().astype(int)
     canvas[ys, xs] = colour

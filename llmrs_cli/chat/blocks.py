@@ -79,11 +79,11 @@ def fence_of(line: str) -> Fence | None:
 def code_blocks(text: str) -> list[str]:
     """What stands in the fenced blocks of `text`, in order, with the indentation of the fence taken away.
 
-    A block that is never closed ends with the text.
+    A block that is never closed ends with the text. Line feeds alone part lines: code may hold a form feed.
     """
     blocks: list[list[str]] = []
     fence, margin = None, 0
-    for line in text.splitlines():
+    for line in text.removesuffix("\n").split("\n"):
         if fence is None:
             fence = fence_of(line)
             if fence is not None:

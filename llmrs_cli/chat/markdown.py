@@ -167,7 +167,7 @@ def _drawn(lines: list[str], width: int) -> str:
     Console(file=drawn, width=width, force_terminal=True, color_system="standard", highlight=False).print(
         table
     )
-    return "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().splitlines() if line.strip())
+    return "".join(f"{line.rstrip()}\n" for line in drawn.getvalue().split("\n") if line.strip())
 
 
 def _cells(line: str) -> list[str]:

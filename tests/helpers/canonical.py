@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Permuted4, f32_to_bf16
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Permuted4, Words4, f32_to_bf16
 
 
 def dense(
@@ -41,3 +43,19 @@ def packed8(rng: np.random.Generator, rows: int, columns: int, group: int = 32) 
     """(N, K) random signed codes; weights of about 1/√K."""
     scales = rng.uniform(0.5, 1.5, (rows, -(-columns // group))) / (73 * columns**0.5)
     return Packed8(rng.integers(-127, 128, (rows, columns)).astype(np.int8), scales.astype(np.float16), group)
+
+
+def words4(
+    rng: np.random.Generator,
+    kind: Literal["awq", "gptq"],
+    rows: int,
+    columns: int,
+    group: int,
+    dtype: type[np.floating[Any]] = np.float16,
+) -> Words4:
+    """(N, K) random words as a file holds them, N and K multiples of 8; GPTQ's zeros are stored less one."""
+    groups = -(-columns // group)
+    shape = (columns, rows // 8) if kind == "awq" else (columns // 8, rows)
+    codes, zeros = (rng.integers(0, 2**32, size, np.uint32) for size in (shape, (groups, rows // 8)))
+    scales: Any = (rng.uniform(0.5, 1.5, (groups, rows)) / (4.5 * columns**0.5)).astype(dtype)
+    return Words4(kind, codes, scales, zeros, group, less_one=kind == "gptq")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from llmrs_cli.engine.backends.base import Backend
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored
 
 
 @dataclass(frozen=True)
 class Prepared:
     """One call of prepare_linear."""
 
-    parts: tuple[Weight, ...]
+    parts: tuple[Stored, ...]
     bias: tuple[Dense | None, ...]
     name: str
 
@@ -28,12 +28,13 @@ class Recorder:
     """Every linear layer and vector in the order of the calls."""
 
     read_ahead: ClassVar[int] = 0
+    reorders: ClassVar[bool] = False
 
     linears: list[Prepared] = field(default_factory=list)
     vectors: list[Dense] = field(default_factory=list)
     rope: tuple[int, ...] = ()
 
-    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Prepared:
+    def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Prepared:
         self.linears.append(Prepared(tuple(parts), tuple(bias), name))
         return self.linears[-1]
 

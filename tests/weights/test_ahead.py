@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.engine.weights.ahead import _Ahead, files_of
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored, Weight
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.errors import ModelError
 
@@ -36,7 +36,7 @@ class Files:
         return read
 
 
-def number(weight: Weight) -> float:
+def number(weight: Stored) -> float:
     return float(weight.dequantise()[0])
 
 

@@ -27,7 +27,7 @@ from llmrs_cli.engine.weights.convert import check_convertible, convert, key_of
 from llmrs_cli.engine.weights.folder import lock_folder, new_folder
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.manifest import StoredWeight, read_manifest
-from llmrs_cli.engine.weights.packed import Packed4, Weight
+from llmrs_cli.engine.weights.packed import Stored, Tiles4, Weight, canonical
 from llmrs_cli.engine.weights.pieces import from_pieces, to_pieces
 from llmrs_cli.errors import LlmrsError, ModelError
 from tests.helpers.canonical import dense, packed4, packed8, permuted4
@@ -82,7 +82,7 @@ def test_any_weight_comes_back_as_it_was(rows: int, columns: int, group: int, fo
         if form == "wide":
             object.__setattr__(weight, "scales", weight.scales.astype(np.float32))
     kind, stored_group, pieces = to_pieces(weight)
-    found = from_pieces(StoredWeight(weight.shape, "", kind, stored_group, {}), pieces)
+    found = canonical(from_pieces(StoredWeight(weight.shape, "", kind, stored_group, {}), pieces))
     assert type(found) is type(weight)
     np.testing.assert_array_equal(found.dequantise(), weight.dequantise())
     fits = group in (32, 64, 96, 128) or group == columns
@@ -135,10 +135,10 @@ def test_layers_that_fit_no_tile_are_refused_and_nothing_is_left(tmp_path: Path)
 def test_what_is_read_back_wrongly_is_never_put_in_place(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(stored: StoredWeight, pieces: Any) -> Weight:
+    def wrong(stored: StoredWeight, pieces: Any) -> Stored:
         weight = from_pieces(stored, pieces)
-        if isinstance(weight, Packed4):
-            weight.codes[-1, -1] ^= 16
+        if isinstance(weight, Tiles4):
+            weight.tiles[0, 0, 0] ^= 16
         return weight
 
     monkeypatch.setattr("llmrs_cli.engine.weights.pieces.from_pieces", wrong)

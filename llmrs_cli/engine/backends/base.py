@@ -28,7 +28,7 @@ from llmrs_cli.engine.backends.handles import (
     RopeTable,
     Vector,
 )
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.errors import EngineFault
 
 Result = TypeVar("Result")
@@ -123,11 +123,13 @@ class Backend(ABC):
     """Of an engine by default."""
     read_ahead: ClassVar[int] = 0
     """Bytes of weights that may be read from files before they are asked for; 0 reads one after the other."""
+    reorders: ClassVar[bool] = False
+    """Whether 4-bit weights are given to `prepare_linear` as their files hold them (`Words4`, `Tiles4`)."""
 
     # -- loading ------------------------------------------------------------------------------------
 
     @abstractmethod
-    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+    def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Linear:
         """Stack `parts` (all of K columns) along N and reorder them for this backend's kernels.
 
         `bias` has one entry per part; None stands for zeros. `name` is for messages, but for "embedding", whose

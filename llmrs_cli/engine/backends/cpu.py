@@ -15,12 +15,13 @@ import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, Floats, StepArrays
 from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits, Rows
+from llmrs_cli.engine.backends.cpu_fill import Filler
 from llmrs_cli.engine.backends.cpu_sampling import draw_rows, score_rows
 from llmrs_cli.engine.backends.cpu_weights import CpuLinear, make_linear
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels.simd import linear, program, softmax
 from llmrs_cli.kernels.simd.crew import Crew, usable_threads
 from llmrs_cli.kernels.simd.layout import LANES, Arena
@@ -44,6 +45,7 @@ class CpuBackend(Backend):
     name = "cpu"
     block_size = softmax.BLOCK
     read_ahead = 8 << 20  # more costs memory at the moment of the peak and no time is won
+    reorders = True
 
     def __init__(self, cache: Path | None = None, threads: int | None = None) -> None:
         """`cache`: folder for compiled loops, the user's own by default; `threads`: one per core by default."""
@@ -54,12 +56,13 @@ class CpuBackend(Backend):
         self._crew = Crew(self.threads, self._loops.help_out)
         self._board = self._crew.board
         self._arena = Arena()
+        self._filler = Filler(self._loops, self.threads)
 
     # -- loading ------------------------------------------------------------------------------------
 
-    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+    def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Linear:
         assert len({part.shape[1] for part in parts}) == 1, name
-        return make_linear(parts, bias, self._arena)
+        return make_linear(parts, bias, self._arena, self._filler)
 
     def prepare_vector(self, values: Dense) -> Vector:
         return np.array(values.dequantise(), np.float32)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Floats, Ints
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Permuted4, Weight
+from llmrs_cli.engine.backends.cpu_fill import Filler, Plain, heads_of, is_direct
+from llmrs_cli.engine.weights.packed import Dense, Packed8, Permuted4, Stored, Tiles4, Words4, canonical
 from llmrs_cli.kernels.simd import layout
 from llmrs_cli.kernels.simd.layout import LANES, WORD, Arena, Bytes, Layout
 
@@ -18,10 +17,8 @@ DENSE_FORMS = {"float32": layout.SINGLE, "float16": layout.HALF, "bfloat16": lay
 FORM_NAMES = {layout.FOUR: "4 bit", layout.EIGHT: "8 bit"} | {
     form: name for name, form in DENSE_FORMS.items()
 }
-Plain = Dense | Packed4 | Packed8
+Ordered = Plain | Words4 | Tiles4
 """Forms with their columns in order."""
-PACK_ROWS = 4096
-"""Rows reordered at a time, so that loading holds no second copy of a large matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +40,18 @@ class CpuLinear:
     """(K,): which input each column belongs to, where that is not its own."""
 
 
-def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], arena: Arena) -> CpuLinear:
+def make_linear(
+    parts: Sequence[Stored], bias: Sequence[Dense | None], arena: Arena, filler: Filler
+) -> CpuLinear:
     """Stack parts of equal K along N in memory of `arena`; each starts a tile of its own."""
     heights = [part.shape[0] for part in parts]
-    plain, inputs = _in_order(parts)
-    plain, order, why = _common(plain)
+    ordered, inputs = _in_order(parts)
+    ready, order, why = _common(ordered)
     stream = arena.take(sum(layout.tile_count(rows) for rows in heights) * order.tile_bytes)
     start = 0
-    for block in (block for part in plain for block in _blocks(part)):
-        size = layout.tile_count(block.shape[0]) * order.tile_bytes
-        layout.fill(stream[start : start + size], order, _codes(block), _heads(block))
+    for part in ready:
+        size = layout.tile_count(part.shape[0]) * order.tile_bytes
+        filler.fill(stream[start : start + size], order, part)
         start += size
     return CpuLinear(
         shape=(sum(heights), order.columns),
@@ -68,61 +67,47 @@ def make_linear(parts: Sequence[Weight], bias: Sequence[Dense | None], arena: Ar
     )
 
 
-def _in_order(parts: Sequence[Weight]) -> tuple[Sequence[Plain], Ints | None]:
+def _in_order(parts: Sequence[Stored]) -> tuple[Sequence[Ordered], Ints | None]:
     """The parts as they are stored, and the input of each column if all were sorted in one way.
 
     Parts that were sorted each in its own way are widened: x can be sorted only once.
     """
+    parts = [
+        part if isinstance(part, Words4 | Tiles4) and is_direct(part) else canonical(part) for part in parts
+    ]
     orders = [part.inputs for part in parts if isinstance(part, Permuted4)]
     if len(orders) == len(parts) and all(np.array_equal(order, orders[0]) for order in orders):
         return [part.weight if isinstance(part, Permuted4) else part for part in parts], orders[0]
     return [Dense(part.dequantise()) if isinstance(part, Permuted4) else part for part in parts], None
 
 
-def _common(parts: Sequence[Plain]) -> tuple[Sequence[Plain], Layout, str]:
+def _common(parts: Sequence[Ordered]) -> tuple[Sequence[Ordered], Layout, str]:
     """Parts of one layout, that layout, and a reason if they had to be widened for it."""
     layouts = [choose(part) for part in parts]
     first = layouts[0]
     if first is not None and all(other == first for other in layouts):
         return parts, first, ""
     why = " (groups are no whole words)" if None in layouts else " (parts differ)"
-    wide: list[Plain] = [Dense(part.dequantise()) for part in parts]
+    wide = [Dense(part.dequantise()) for part in parts]
     columns = wide[0].shape[1]
     return wide, Layout(layout.SINGLE, columns, columns + columns % 2), why
 
 
-def choose(weight: Plain) -> Layout | None:
+def choose(weight: Ordered) -> Layout | None:
     """The layout of one weight; None where its groups do not fall on whole words."""
     columns = weight.shape[1]
     if isinstance(weight, Dense):
         return Layout(DENSE_FORMS[weight.dtype], columns, columns + columns % 2)
-    wide = any(values.dtype == np.float32 for values in _heads(weight))
     group = min(weight.group, columns)
+    if isinstance(weight, Words4 | Tiles4):
+        wide = isinstance(weight, Words4) and weight.scales.dtype == np.float32
+        return Layout(layout.FOUR, columns, group, wide, zeros=True)
+    wide = any(values.dtype == np.float32 for values in heads_of(weight))
     if isinstance(weight, Packed8):
         return Layout(layout.EIGHT, columns, group, wide)
     if group % WORD and group < columns:
         return None
     return Layout(layout.FOUR, columns, -(-group // WORD) * WORD, wide, weight.zeros is not None)
-
-
-def _codes(weight: Plain) -> NDArray[Any]:
-    return weight.data if isinstance(weight, Dense) else weight.codes
-
-
-def _heads(weight: Plain) -> list[NDArray[Any]]:
-    """What stands before each group's codes."""
-    if isinstance(weight, Dense):
-        return []
-    if isinstance(weight, Packed8):
-        return [weight.scales]
-    second = weight.zeros if weight.offsets is None else weight.offsets
-    assert second is not None
-    return [weight.scales, second]
-
-
-def _blocks(weight: Plain) -> Iterator[Plain]:
-    for first in range(0, weight.shape[0], PACK_ROWS):
-        yield weight.rows(slice(first, first + PACK_ROWS))
 
 
 def _stack_bias(heights: Sequence[int], bias: Sequence[Dense | None]) -> Floats:

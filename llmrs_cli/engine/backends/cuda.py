@@ -35,7 +35,7 @@ from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored, canonical
 from llmrs_cli.kernels import attend_decode, attend_prefill
 from llmrs_cli.kernels.catalog import model_units, packed_units
 from llmrs_cli.kernels.device import CudaDevice
@@ -123,19 +123,20 @@ class CudaBackend(Backend):
 
     # -- loading ------------------------------------------------------------------------------------
 
-    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+    def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Linear:
+        usual = [canonical(part) for part in parts]
         if self._bf16 is None:
             # All activations share one type; float16 only where the checkpoint says so or holds codes.
-            dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in parts}
+            dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in usual}
             self._bf16 = "float16" not in dtypes
         # The embedding is also a table of rows, which is read as 16 bits.
-        if self.packed and name != "embedding" and why_widened(parts) is None:
-            packed = load_packed(self.device, self._upload, parts, bias, self._bf16)
+        if self.packed and name != "embedding" and why_widened(usual) is None:
+            packed = load_packed(self.device, self._upload, usual, bias, self._bf16)
             self._groups.add(packed.matrix.layout.group)
             return packed
         if self.deterministic:  # one family of kernels: 16 bits
-            parts = [widened(part) for part in parts]
-        return load_linear(parts, bias, self._bf16, self._upload)
+            usual = [widened(part) for part in usual]
+        return load_linear(usual, bias, self._bf16, self._upload)
 
     def prepare_vector(self, values: Dense) -> Vector:
         return cp.asarray(values.dequantise())

@@ -21,7 +21,7 @@ from llmrs_cli.engine.backends.base import Backend, RowLimits, Rows
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, Linear, RopeTable, Vector
 from llmrs_cli.engine.backends.host_memory import available_bytes
 from llmrs_cli.engine.backends.rows import HostRows
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored
 
 SLAB_VALUES = 1 << 18
 """Weights widened to float64 at a time: 2 MiB, which stay in a core's cache until they are used."""
@@ -33,7 +33,7 @@ QUERY_SLICE = 256
 class CanonicalLinear:
     """Canonical parts stacked along N, and a bias."""
 
-    parts: tuple[Weight, ...]
+    parts: tuple[Stored, ...]
     bias: Floats | None
     """(N,)"""
 
@@ -90,7 +90,7 @@ class ReferenceBackend(Backend):
 
     # -- loading ------------------------------------------------------------------------------------
 
-    def prepare_linear(self, parts: Sequence[Weight], bias: Sequence[Dense | None], name: str) -> Linear:
+    def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Linear:
         assert len({part.shape[1] for part in parts}) == 1, name
         assert len(bias) == len(parts), name
         return CanonicalLinear(tuple(parts), _stack_bias(parts, bias))
@@ -213,7 +213,7 @@ def attend_last(q: Floats, keys: Floats, values: Floats, geometry: Geometry) -> 
     return result
 
 
-def _stack_bias(parts: Sequence[Weight], bias: Sequence[Dense | None]) -> Floats | None:
+def _stack_bias(parts: Sequence[Stored], bias: Sequence[Dense | None]) -> Floats | None:
     """One bias over all parts, zeros for those without one; None if none has one."""
     if all(own is None for own in bias):
         return None

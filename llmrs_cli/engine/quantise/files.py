@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.quantise.layer import LINEARS
 from llmrs_cli.engine.quantise.rounding import Rounded
-from llmrs_cli.engine.weights.awq import ORDER
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from llmrs_cli.engine.weights.companions import CONFIG, copy_companions, plain_config, write_json
+from llmrs_cli.engine.weights.words import AWQ_ORDER
 from llmrs_cli.engine.weights.writing import Entry
 
 
@@ -50,7 +50,7 @@ def awq_tensors(rounded: Rounded) -> dict[str, NDArray[Any]]:
 def _words(values: NDArray[np.uint8]) -> NDArray[np.int32]:
     """(N, K) values of 4 bits → (K, N/8) words, eight outputs each in the order of AWQ."""
     words = np.zeros((values.shape[1], len(values) // 8), np.uint32)
-    for nibble, output in enumerate(ORDER):
+    for nibble, output in enumerate(AWQ_ORDER):
         words |= values[output::8].T.astype(np.uint32) << np.uint32(4 * nibble)
     return words.view(np.int32)
 

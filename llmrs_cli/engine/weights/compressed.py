@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.weights.gptq import nibbles_along_outputs
 from llmrs_cli.engine.weights.packed import Packed4
+from llmrs_cli.engine.weights.words import nibbles_along_outputs
 
 Words = NDArray[np.int32]
 
@@ -39,4 +39,4 @@ def compressed_weight(
 
 def _zeros(words: Words) -> NDArray[np.uint8]:
     """(ceil(N/8), K/G) words → (8 · ceil(N/8), K/G)."""
-    return nibbles_along_outputs(np.ascontiguousarray(words.T))
+    return np.ascontiguousarray(nibbles_along_outputs(words.view(np.uint32).T).T)

@@ -1,4 +1,4 @@
-"""GPTQ checkpoints with 4 bits → canonical 4-bit codes.
+"""GPTQ checkpoints with 4 bits.
 
     qweight  int32 (K/8, N)      eight codes a word, along K, in natural order
     qzeros   int32 (K/G, N/8)    the zeros, along N, in natural order; less one in the first format
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.weights.packed import Packed4, Permuted4
+from llmrs_cli.engine.weights.packed import Packed4, Permuted4, Words4
 from llmrs_cli.errors import ModelError, quoted
 
 Words = NDArray[np.int32]
@@ -26,37 +26,18 @@ Words = NDArray[np.int32]
 
 def gptq_weight(
     qweight: Words, qzeros: Words, scales: NDArray[Any], group: int, *, stored_less_one: bool, name: str
-) -> Packed4:
-    """Canonical form of one layer; `name` appears in messages only."""
-    zeros = nibbles_along_outputs(qzeros)
-    if stored_less_one:
-        if (zeros == 15).any():
-            raise ModelError(
-                f"{name} has a stored GPTQ zero point of 15, which public kernels read as 16 or as 0.",
-                hint="Look for a symmetric or gptq_v2 version of the model.",
-            )
-        zeros += 1
-    return Packed4(
-        codes=np.ascontiguousarray(qweight.T).view(np.uint8),
-        scales=np.ascontiguousarray(scales.T),
-        zeros=zeros,
-        offsets=None,
-        group=group,
-        columns=qweight.shape[0] * 8,
-    )
+) -> Words4:
+    """One layer, its columns as they are stored; `name` appears in messages only."""
+    weight = Words4("gptq", qweight.view(np.uint32), scales, qzeros.view(np.uint32), group, stored_less_one)
+    if stored_less_one and (weight.plain_zeros() == 16).any():
+        raise ModelError(
+            f"{name} has a stored GPTQ zero point of 15, which public kernels read as 16 or as 0.",
+            hint="Look for a symmetric or gptq_v2 version of the model.",
+        )
+    return weight
 
 
-def nibbles_along_outputs(words: Words) -> NDArray[np.uint8]:
-    """(K/G, N/8) words → (N, K/G), one value a byte."""
-    groups, width = words.shape
-    pairs = np.ascontiguousarray(words.T).view(np.uint8).reshape(width, groups, 4)
-    out = np.empty((width, 8, groups), np.uint8)
-    out[:, 0::2] = (pairs & 15).transpose(0, 2, 1)
-    out[:, 1::2] = (pairs >> 4).transpose(0, 2, 1)
-    return out.reshape(8 * width, groups)
-
-
-def in_groups(weight: Packed4, g_idx: Words, name: str) -> Packed4 | Permuted4:
+def in_groups(weight: Packed4 | Words4, g_idx: Words, name: str) -> Packed4 | Words4 | Permuted4:
     """`weight` with its columns sorted by group, if `g_idx` (K,) says that they are not.
 
     Files that make no use of g_idx hold -1 in all of it. Raises ModelError if a group has not its G inputs.
@@ -70,7 +51,8 @@ def in_groups(weight: Packed4, g_idx: Words, name: str) -> Packed4 | Permuted4:
             f"{quoted(name, 120)} has a g_idx whose groups do not have {weight.group} inputs each.",
             hint="The file may be damaged.",
         )
-    return Permuted4(replace(weight, codes=_take_columns(weight.codes, inputs)), inputs)
+    plain = weight.canonical() if isinstance(weight, Words4) else weight
+    return Permuted4(replace(plain, codes=_take_columns(plain.codes, inputs)), inputs)
 
 
 def _take_columns(codes: NDArray[np.uint8], inputs: NDArray[np.int32]) -> NDArray[np.uint8]:

@@ -17,7 +17,7 @@ from llmrs_cli.engine.model.spec import ModelSpec
 from llmrs_cli.engine.weights.ahead import files_of
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from llmrs_cli.engine.weights.files import shown
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.engine.weights.store import NAMED, few
 from llmrs_cli.errors import ModelError, quoted
@@ -40,7 +40,7 @@ def load_model(
     check_parameters(checkpoint)
     spec = checkpoint.spec
     length = min(spec.max_context, context or spec.max_context)
-    with files_of(_in_order(checkpoint), backend.read_ahead) as read:
+    with files_of(_in_order(checkpoint), backend.read_ahead, stored=backend.reorders) as read:
         reader = _Reader(checkpoint.parameters, read, backend, progress)
         embedding = reader.linear("embedding", names.EMBEDDING)
         layers = tuple(_load_layer(reader, spec, layer) for layer in range(spec.layers))
@@ -94,7 +94,7 @@ class _Reader:
     def __init__(
         self,
         parameters: Mapping[str, Parameter],
-        read: Callable[[str], Weight],
+        read: Callable[[str], Stored],
         backend: Backend,
         progress: Progress | None,
     ) -> None:
@@ -122,7 +122,7 @@ class _Reader:
         assert isinstance(values, Dense)
         return values
 
-    def _read(self, name: str) -> Weight:
+    def _read(self, name: str) -> Stored:
         parameter = self._parameters[name]
         values = self._stored(name)
         assert values.shape == parameter.shape

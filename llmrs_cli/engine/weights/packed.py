@@ -2,9 +2,12 @@
 
 A linear layer computes y = x · Wᵀ (+ bias) with W of shape (N, K): N outputs, K inputs, K contiguous.
 G is the group size along K, K/G the number of groups (the last one may be short). Backends reorder
-these as they like (`Backend.prepare_linear`); nothing here knows of kernels.
+these as they like (`Backend.prepare_linear`).
 
 Byte order of 4-bit codes: byte j of a row holds column 2j in its low nibble and 2j + 1 in its high one.
+
+Two more forms are as files hold them (`Words4`, `Tiles4`): a backend that puts weights in order itself gets
+those, so that nothing is put in order twice. `canonical` makes the usual form of them.
 """
 
 from __future__ import annotations
@@ -14,6 +17,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from llmrs_cli.engine.weights.words import AWQ_ORDER, Words, nibbles_along_outputs, pairs_along_inputs
+from llmrs_cli.kernels import marlin_layout
 
 Dtype = Literal["float32", "float16", "bfloat16"]
 Selection = slice | NDArray[np.integer]
@@ -164,3 +170,102 @@ class Packed8:
 
 
 Weight = Dense | Packed4 | Permuted4 | Packed8
+
+
+# -- as files hold them ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Words4:
+    """4-bit codes in the words of a file: AWQ's layout "gemm", or GPTQ's. w = (q - z) · s.
+
+    A word holds eight codes, from its lowest bits on: in AWQ's along outputs in the order AWQ_ORDER, in GPTQ's
+    along inputs. Zeros lie along outputs in both, in AWQ's order or plainly.
+    """
+
+    kind: Literal["awq", "gptq"]
+    codes: Words
+    """AWQ's (K, N/8), GPTQ's (K/8, N)"""
+    scales: NDArray[np.float32] | NDArray[np.float16]
+    """(ceil(K/G), N)"""
+    zeros: Words
+    """(ceil(K/G), ceil(N/8))"""
+    group: int
+    less_one: bool = False
+    """Zeros are stored less one."""
+
+    @property
+    def columns(self) -> int:
+        """K"""
+        rows: int = self.codes.shape[0]
+        return rows if self.kind == "awq" else 8 * rows
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.scales.shape[1], self.columns
+
+    def outputs(self, chosen: slice) -> Words4:
+        """Some outputs, a multiple of 8 from a multiple of 8 on, as views."""
+        eights = slice(chosen.start // 8, -(-chosen.stop // 8))
+        codes = self.codes[:, eights if self.kind == "awq" else chosen]
+        return replace(self, codes=codes, scales=self.scales[:, chosen], zeros=self.zeros[:, eights])
+
+    def plain_zeros(self) -> NDArray[np.uint8]:
+        """(ceil(K/G), N), one a byte, 0…16."""
+        order = AWQ_ORDER if self.kind == "awq" else tuple(range(8))
+        zeros = nibbles_along_outputs(self.zeros, order)[:, : self.shape[0]]
+        return zeros + np.uint8(self.less_one)
+
+    def canonical(self) -> Packed4:
+        """The same weight in the usual form."""
+        if self.kind == "awq":
+            codes = pairs_along_inputs(self.codes)
+        else:
+            codes = np.ascontiguousarray(self.codes.T).view(np.uint8)
+        return Packed4(
+            codes=codes,
+            scales=np.ascontiguousarray(self.scales.T),  # type: ignore[arg-type]  # its dtype stays
+            zeros=np.ascontiguousarray(self.plain_zeros().T),
+            offsets=None,
+            group=self.group,
+            columns=self.columns,
+        )
+
+    def dequantise(self) -> NDArray[np.float32]:
+        """float32 values (N, K)."""
+        return self.canonical().dequantise()
+
+    def rows(self, chosen: Selection) -> Packed4:
+        """Some rows, in the usual form."""
+        return self.canonical().rows(chosen)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles4:
+    """4-bit codes with float16 scales and zeros in the order of the CUDA kernels (`kernels.marlin_layout`)."""
+
+    tiles: NDArray[np.uint8]
+    """(units down, units across, bytes of a unit)"""
+    group: int
+    shape: tuple[int, int]
+
+    def canonical(self) -> Packed4:
+        """The same weight in the usual form."""
+        codes, scales, zeros = marlin_layout.unpack(self.tiles, self.group, *self.shape)
+        return Packed4(codes, scales, zeros, None, self.group, self.shape[1])
+
+    def dequantise(self) -> NDArray[np.float32]:
+        """float32 values (N, K)."""
+        return self.canonical().dequantise()
+
+    def rows(self, chosen: Selection) -> Packed4:
+        """Some rows, in the usual form."""
+        return self.canonical().rows(chosen)
+
+
+Stored = Weight | Words4 | Tiles4
+
+
+def canonical(weight: Stored) -> Weight:
+    """`weight` in its usual form if it is as a file holds it."""
+    return weight.canonical() if isinstance(weight, Words4 | Tiles4) else weight

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Dense, Stored, Weight
 from llmrs_cli.engine.weights.store import StoredTensor
 from llmrs_cli.errors import ModelError, quoted
 
@@ -25,7 +25,13 @@ class Parameter:
     stored: tuple[str, ...]
     """Names of the tensors that it is made of, as in the file."""
     read: Callable[[], Weight]
-    """Read it, in memory of its own. Raises ModelError if the file has changed or ends early."""
+    """Read it, in memory of its own, in its canonical form. Raises ModelError if the file has changed or ends early."""
+    read_stored: Callable[[], Stored] | None = None
+    """The same, but 4-bit codes as the file holds them (`Words4`, `Tiles4`); None: no other way than `read`."""
+
+    def reader(self, *, stored: bool) -> Callable[[], Stored]:
+        """How to read it; with `stored` as the file holds it, where there is such a way."""
+        return self.read_stored if stored and self.read_stored is not None else self.read
 
     @property
     def is_quantised(self) -> bool:

@@ -23,11 +23,20 @@ from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.files import read_small, shown
 from llmrs_cli.engine.weights.manifest import CONVERT_AGAIN, MANIFEST, Manifest, StoredWeight
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Packed8, Permuted4, Weight
+from llmrs_cli.engine.weights.packed import (
+    Dense,
+    Packed4,
+    Packed8,
+    Permuted4,
+    Stored,
+    Tiles4,
+    Weight,
+    canonical,
+)
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.engine.weights.store import StoredTensor, Tensors, read_file
 from llmrs_cli.errors import ModelError, quoted
-from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group, unpack
+from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group
 
 Array = NDArray[Any]
 Pieces = dict[str, Array]
@@ -68,16 +77,18 @@ def _fits_tiles(weight: Packed4) -> bool:
     return plain and tile_group(weight.group, weight.columns) is not None
 
 
-def from_pieces(stored: StoredWeight, pieces: Mapping[str, Array]) -> Weight:
-    """Inverse of `to_pieces`."""
+def from_pieces(stored: StoredWeight, pieces: Mapping[str, Array]) -> Stored:
+    """Inverse of `to_pieces`, but that tiles stay such where columns are in order."""
     if stored.kind == "dense":
         return Dense(pieces[""])
     rows, columns = stored.shape
     if stored.kind == "packed8":
         return Packed8(pieces["codes"], pieces["scales"], stored.group)
     if stored.kind == "tiles":
-        codes, scales, zeros = unpack(pieces["tiles"], stored.group, rows, columns)
-        weight = Packed4(codes, scales, zeros, None, stored.group, columns)
+        tiles = Tiles4(pieces["tiles"], stored.group, (rows, columns))
+        if "inputs" not in pieces:
+            return tiles
+        weight = tiles.canonical()
     else:
         second = pieces.get("zeros"), pieces.get("offsets")
         weight = Packed4(pieces["codes"], pieces["scales"], *second, stored.group, columns)
@@ -116,7 +127,8 @@ def _parameter(name: str, stored: StoredWeight, tensors: Tensors) -> Parameter:
     nbytes = sum(tensor.nbytes for tensor in found.values())
     form = stored.form + (", in tiles" if stored.kind == "tiles" else "")
     names = tuple(tensor.name for tensor in found.values())
-    return Parameter(stored.shape, form, nbytes, names, partial(_read, name, stored, found))
+    read = partial(_read, name, stored, found)
+    return Parameter(stored.shape, form, nbytes, names, lambda: canonical(read()), read)
 
 
 KINDS = {
@@ -156,7 +168,7 @@ def _packed_shapes(stored: StoredWeight) -> dict[str, tuple[tuple[str, ...], tup
     }
 
 
-def _read(name: str, stored: StoredWeight, tensors: Mapping[str, StoredTensor]) -> Weight:
+def _read(name: str, stored: StoredWeight, tensors: Mapping[str, StoredTensor]) -> Stored:
     pieces: Pieces = {}
     for piece, tensor in tensors.items():
         pieces[piece] = tensor.read()

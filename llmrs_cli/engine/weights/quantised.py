@@ -7,7 +7,7 @@ reported. The formats themselves are `awq`, `gptq` and `compressed`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.weights.awq import awq_rows_weight, awq_weight
 from llmrs_cli.engine.weights.compressed import compressed_weight
 from llmrs_cli.engine.weights.gptq import gptq_weight, in_groups
-from llmrs_cli.engine.weights.packed import Packed4, Weight, bf16_to_f32
+from llmrs_cli.engine.weights.packed import Packed4, Stored, Words4, bf16_to_f32, canonical
 from llmrs_cli.engine.weights.parameters import Parameter, dense_parameter
 from llmrs_cli.engine.weights.quantisation import Quantisation
 from llmrs_cli.engine.weights.store import StoredTensor, Tensors, few
@@ -61,9 +61,11 @@ class _Layer:
             raise ModelError(f"{quoted(tensor.name, 120)} has shape {tensor.shape}, which is no matrix.")
         return tensor
 
-    def parameter(self, shape: tuple[int, int], form: str, read: Any) -> Parameter:
+    def parameter(self, shape: tuple[int, int], form: str, read: Callable[[], Stored]) -> Parameter:
+        """`read` may give what is as the file holds it."""
         nbytes = sum(tensor.nbytes for tensor in self.pieces.values())
-        return Parameter(shape, form, nbytes, tuple(tensor.name for tensor in self.pieces.values()), read)
+        names = tuple(tensor.name for tensor in self.pieces.values())
+        return Parameter(shape, form, nbytes, names, lambda: canonical(read()), read)
 
 
 def build_parameters(tensors: Tensors, quantisation: Quantisation | None) -> dict[str, Parameter]:
@@ -107,7 +109,7 @@ def _awq(layer: _Layer, quantisation: Quantisation) -> Parameter:
     layer.need("qzeros", _WORDS, (groups, width))
     layer.need("scales", _FLOATS, (groups, 8 * width))
 
-    def read() -> Packed4:
+    def read() -> Words4:
         words, zeros = layer.pieces["qweight"].read(), layer.pieces["qzeros"].read()
         return awq_weight(words, zeros, _scales(layer.pieces["scales"]), group)
 
@@ -141,7 +143,7 @@ def _gptq(layer: _Layer, quantisation: Quantisation) -> Parameter:
     if quantisation.activation_order or "g_idx" in layer.pieces:
         layer.need("g_idx", _WORDS, (columns,))
 
-    def read() -> Weight:
+    def read() -> Stored:
         words, zeros = layer.pieces["qweight"].read(), layer.pieces["qzeros"].read()
         weight = gptq_weight(
             words,
@@ -167,7 +169,7 @@ def _compressed(layer: _Layer, quantisation: Quantisation) -> Parameter:
     if "weight_g_idx" in layer.pieces:
         layer.need("weight_g_idx", _WORDS, (columns,))
 
-    def read() -> Weight:
+    def read() -> Stored:
         zeros = layer.pieces.get("weight_zero_point")
         weight = compressed_weight(
             layer.pieces["weight_packed"].read(),
@@ -191,7 +193,7 @@ def _stored_columns(layer: _Layer, outputs: int, width: int) -> int:
     return int(columns)
 
 
-def _in_groups(layer: _Layer, piece: str, weight: Packed4) -> Weight:
+def _in_groups(layer: _Layer, piece: str, weight: Packed4 | Words4) -> Stored:
     """`weight` with its columns sorted, if the tensor `piece` gives the group of each."""
     return in_groups(weight, layer.pieces[piece].read(), layer.name) if piece in layer.pieces else weight
 

@@ -15,6 +15,11 @@ def inner(function: Callable[..., Any]) -> Any:
     return njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, error_model="numpy")(function)
 
 
+def unlocked(function: Callable[..., Any]) -> Any:
+    """A loop that Python calls and that leaves Python's lock to other threads meanwhile."""
+    return njit(no_cfunc_wrapper=True, error_model="numpy", nogil=True)(function)
+
+
 def entry(function: Callable[..., Any]) -> Any:
     """A loop that Python calls."""
     return njit(no_cfunc_wrapper=True, error_model="numpy")(function)

@@ -67,10 +67,15 @@ class Layout:
         return np.dtype(np.float32 if self.wide else np.float16)
 
     @property
+    def head_bytes(self) -> int:
+        """Of a group, before its codes."""
+        return self.head_vectors * LANES * self.head_type.itemsize
+
+    @property
     def group_bytes(self) -> int:
         """Bytes of a group, head included."""
         bits = {FOUR: 4, EIGHT: 8, SINGLE: 32}.get(self.form, 16)
-        return self.head_vectors * LANES * self.head_type.itemsize + self.group * LANES * bits // 8
+        return self.head_bytes + self.group * LANES * bits // 8
 
     @property
     def tile_bytes(self) -> int:
@@ -126,7 +131,7 @@ def fill(stream: Bytes, layout: Layout, codes: NDArray[Any], heads: Sequence[NDA
         codes = _pad(codes, tiles * LANES, layout.padded // 2).view("<u4")
     else:
         codes = _pad(codes, tiles * LANES, layout.padded)
-    _write(groups[..., layout.head_vectors * width :], codes)
+    _write(groups[..., layout.head_bytes :], codes)
 
 
 def _pad(values: NDArray[Any], rows: int, columns: int) -> NDArray[Any]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numba
 
-from llmrs_cli.kernels.simd import attention, crew, layer, linear, logprobs, sample
+from llmrs_cli.kernels.simd import attention, crew, fill, layer, linear, logprobs, sample
 from llmrs_cli.kernels.simd.kinds import (
     BOARD,
     BYTES,
@@ -34,8 +34,11 @@ from llmrs_cli.kernels.simd.kinds import (
     REAL,
     ROWS,
     SHARE,
+    SIZES,
     TABLE,
+    UNITS,
     VALUES,
+    WORDS,
 )
 from llmrs_cli.kernels.simd.target import cpu_name
 
@@ -60,6 +63,9 @@ SIGNATURES: dict[Any, tuple[Any, ...]] = {
         *(INDICES, VALUES, INDICES, MASK, INDICES, FLAGS),
     ),
     logprobs.score: (INT, BOARD, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS),
+    fill.from_awq: (WORDS, SIZES, MASK, MASK, MASK, INT, INT),
+    fill.from_gptq: (WORDS, SIZES, MASK, MASK, MASK, INT, INT),
+    fill.from_tiles: (WORDS, SIZES, UNITS, INT, WORDS, INT),
     HELP_OUT: (BOARD,),
 }
 
@@ -78,6 +84,9 @@ class Program:
     store_kv: Loop
     draw: Loop
     score: Loop
+    from_awq: Loop
+    from_gptq: Loop
+    from_tiles: Loop
     help_out: Loop
     notice: str | None
     """Why machine code is not kept, in one sentence, or None if it is."""
@@ -118,6 +127,9 @@ def load(folder: Path | None) -> Program:
         store_kv=layer.store_kv,
         draw=partial(sample.draw, draw),
         score=partial(logprobs.score, score),
+        from_awq=fill.from_awq,
+        from_gptq=fill.from_gptq,
+        from_tiles=fill.from_tiles,
         help_out=HELP_OUT,
         notice=notice,
         shares=tuple(shares),

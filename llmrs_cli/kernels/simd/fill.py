@@ -1,0 +1,149 @@
+# mypy: allow-untyped-defs
+"""4-bit weights into the stream of tiles that `layout` draws, straight from the words of a file: one pass over memory.
+
+Each loop writes tiles 0 … `tiles` - 1 of a stream of words, and leaves Python's lock alone, so that threads can share
+a matrix out. `sizes` counts words: of a tile, of a group, of the scales and zeros before a group's codes, and of one
+lane in a group. K is a multiple of the group in all of them.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from llmrs_cli.kernels.simd.compiling import inner, unlocked
+from llmrs_cli.kernels.simd.layout import LANES
+
+FOURS, BYTES, PAIRS = np.uint32(0x0F0F0F0F), np.uint32(0x00FF00FF), np.uint32(0x0000FFFF)
+UNIT_TILES, TILE_WORDS, HEADS = 4, 16, 256
+"""Of `marlin_layout`: tiles below one another, words of eight columns in a row of a tile, words of codes before scales."""
+
+
+@inner
+def put_heads(stream, sizes, group, scales, zeros, tiles):
+    """Scales and zeros of one group, which lie side by side in (groups, words) each."""
+    tile_size, group_size, head, _ = sizes
+    half = head // 2
+    for tile in range(tiles):
+        to = tile * tile_size + group * group_size
+        for i in range(half):
+            stream[to + i] = scales[group, tile * half + i]
+            stream[to + half + i] = zeros[group, tile * half + i]
+
+
+@inner
+def exchange(low, high, shift, mask):
+    """Exchange the bits of `low` from `shift` on with the lower ones of `high`, where the mask is."""
+    moved = ((low >> np.uint32(shift)) ^ high) & mask
+    return low ^ (moved << np.uint32(shift)), high ^ moved
+
+
+@inner
+def turned(a, b, c, d, e, f, g, h):
+    """Eight words of eight nibbles, transposed (Warren, Hacker's Delight, 7-3)."""
+    a, e = exchange(a, e, 16, PAIRS)
+    b, f = exchange(b, f, 16, PAIRS)
+    c, g = exchange(c, g, 16, PAIRS)
+    d, h = exchange(d, h, 16, PAIRS)
+    a, c = exchange(a, c, 8, BYTES)
+    b, d = exchange(b, d, 8, BYTES)
+    e, g = exchange(e, g, 8, BYTES)
+    f, h = exchange(f, h, 8, BYTES)
+    a, b = exchange(a, b, 4, FOURS)
+    c, d = exchange(c, d, 4, FOURS)
+    e, f = exchange(e, f, 4, FOURS)
+    g, h = exchange(g, h, 4, FOURS)
+    return a, b, c, d, e, f, g, h
+
+
+@unlocked
+def from_awq(stream, sizes, words, scales, zeros, first, tiles):
+    """words (K, N/8): eight outputs in AWQ's order, those of the first tile in column `first`."""
+    tile_size, group_size, head, across = sizes
+    for group in range(scales.shape[0]):
+        put_heads(stream, sizes, group, scales, zeros, tiles)
+        for word in range(across):
+            k, near = 8 * (group * across + word), group * group_size + head + word * LANES
+            for column in range(2 * tiles):
+                at = first + column
+                lanes = turned(
+                    words[k, at],
+                    words[k + 1, at],
+                    words[k + 2, at],
+                    words[k + 3, at],
+                    words[k + 4, at],
+                    words[k + 5, at],
+                    words[k + 6, at],
+                    words[k + 7, at],
+                )
+                to = near + column // 2 * tile_size + column % 2 * 8
+                for nibble in range(4):  # even outputs first, then odd ones
+                    stream[to + 2 * nibble] = lanes[nibble]
+                    stream[to + 2 * nibble + 1] = lanes[nibble + 4]
+
+
+@unlocked
+def from_gptq(stream, sizes, words, scales, zeros, first, tiles):
+    """words (K/8, N): eight inputs in order, those of the first tile's first output in column `first`."""
+    tile_size, group_size, head, across = sizes
+    for group in range(scales.shape[0]):
+        put_heads(stream, sizes, group, scales, zeros, tiles)
+        for word in range(across):
+            near = group * group_size + head + word * LANES
+            for tile in range(tiles):
+                for lane in range(LANES):
+                    at = first + tile * LANES + lane
+                    stream[near + tile * tile_size + lane] = words[group * across + word, at]
+
+
+@unlocked
+def from_tiles(stream, sizes, units, width, halves, tiles):
+    """units (down, across, 4, words) as `marlin_layout` draws them, whose groups have `width` words of a lane.
+
+    halves: float16 of the zeros 0 … 16.
+    """
+    tile_size, group_size, head, across = sizes
+    for tile in range(tiles):
+        down, within = tile // UNIT_TILES, tile % UNIT_TILES
+        for group in range(tile_size // group_size):
+            near, first = tile * tile_size + group * group_size, group * across
+            column = units[down, first // TILE_WORDS, within]
+            put_tile_head(stream, near, column, HEADS + first % TILE_WORDS // width * LANES, halves)
+            for word in range(0, across, 2):
+                step = (first + word) // 2
+                codes = units[down, step // 8, within]
+                put_step(stream, near + head + word * LANES, codes, step % 8 // 4 * 128 + step % 4)
+
+
+@inner
+def put_tile_head(stream, to, tile, at, halves):
+    """Sixteen scales, then as many zeros; a tile has row g beside row g + 8."""
+    for pair in range(8):
+        low, high = at + pair % 4 * 4 + pair // 4, at + pair % 4 * 4 + pair // 4 + 2
+        stream[to + pair] = tile[low] & PAIRS | tile[high] << np.uint32(16)
+        stream[to + 8 + pair] = halves[tile[low] >> np.uint32(16)] | halves[
+            tile[high] >> np.uint32(16)
+        ] << np.uint32(16)
+
+
+@inner
+def put_step(stream, to, tile, at):
+    """Sixteen columns of sixteen rows: two words of each lane."""
+    for g in range(8):
+        above_near = above_far = below_near = below_far = np.uint32(0)
+        for c in range(4):
+            rotated = tile[at + (4 * g + c) * 4]
+            bits = (rotated >> np.uint32(6)) | (rotated << np.uint32(26))
+            place = np.uint32(8 * c)
+            above_near |= byte_of(bits, 0) << place
+            below_near |= byte_of(bits, 4) << place
+            above_far |= byte_of(bits, 8) << place
+            below_far |= byte_of(bits, 12) << place
+        stream[to + g], stream[to + g + 8] = above_near, below_near
+        stream[to + LANES + g], stream[to + LANES + g + 8] = above_far, below_far
+
+
+@inner
+def byte_of(bits, shift):
+    """The nibbles at `shift` of the two halves of a word."""
+    low, high = bits >> np.uint32(shift), bits >> np.uint32(shift + 16)
+    return (low & np.uint32(15)) | (high & np.uint32(15)) << np.uint32(4)

@@ -133,7 +133,7 @@ async def concurrency(size: Size) -> Result:
     result.bound("failed", len(errors), 0)
     result.bound("different_from_alone", different, 0)
     result.figures["loop_lag_p99_ms"] = seen["loop_lag_p99_ms"]
-    size.timed(result, "loop_busy_p99_ms", seen["loop_busy_p99_ms"], 20)
+    size.timed(result, "loop_stall_p99_ms", seen["loop_stall_p99_ms"], 20)
     return result
 
 

@@ -54,8 +54,8 @@ class Window:
     def __init__(self, file: Path) -> None:
         self._file = file
         self._lags: list[float] = []
-        self._busy: list[float] = []
-        """CPU time that went into other things between two looks: late on whatever machine, if it is long."""
+        self._stalls: list[float] = []
+        """How late each look was, as far as the loop's thread computed meanwhile: late on whatever machine."""
         self._task: asyncio.Task[None] | None = None
 
     def open(self, _: object) -> None:
@@ -67,23 +67,28 @@ class Window:
         while True:
             began, cpu = time.monotonic(), time.thread_time()
             await asyncio.sleep(EVERY)
-            self._lags.append(time.monotonic() - began - EVERY)
-            self._busy.append(time.thread_time() - cpu)
+            late = time.monotonic() - began - EVERY
+            self._lags.append(late)
+            self._stalls.append(min(late, time.thread_time() - cpu))
 
     def _show(self) -> None:
+        """Tell, and begin anew after the time that it took."""
+        assert self._task is not None
+        self._task.cancel()
         lags, self._lags = sorted(self._lags), []
-        busy, self._busy = sorted(self._busy), []
+        stalls, self._stalls = sorted(self._stalls), []
         gc.collect()
         report = {
             "objects": len(gc.get_objects()),
             "tasks": len(asyncio.all_tasks()),
             "files": len(list(Path("/proc/self/fd").iterdir())),
             "loop_lag_p99_ms": round(1e3 * percentile(lags, 99), 2) if lags else 0.0,
-            "loop_busy_p99_ms": round(1e3 * percentile(busy, 99), 2) if busy else 0.0,
+            "loop_stall_p99_ms": round(1e3 * percentile(stalls, 99), 2) if stalls else 0.0,
         }
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps(report))
         fresh.rename(self._file)
+        self._task = asyncio.create_task(self._feel())
 
 
 class Watched:

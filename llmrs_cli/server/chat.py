@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from llmrs_cli.server.answers import ChatReply, Timings
-from llmrs_cli.server.bridge import Answers, News
+from llmrs_cli.server.bridge import Answers, News, Place
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.kinds import refuse
@@ -30,10 +31,10 @@ from llmrs_cli.text.tools import ToolParser, tool_parser
 
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation."""
-    request = chat_request(await exchange.body())
-    if request.delivery.stream and request.options.prompt_logprobs is not None:
-        raise refuse("prompt_logprobs", "left out of a stream")
-    async with conversation(exchange, request) as (prompt, parsers, answers):
+    async with (
+        exchange.admitted(_read) as (request, place),
+        conversation(exchange, request, place) as (prompt, parsers, answers),
+    ):
         reply = ChatReply(
             exchange.service.settings.names[0],
             parsers,
@@ -60,9 +61,16 @@ async def chat_completions(exchange: Exchange) -> None:
             await exchange.whole(answers, take, body)
 
 
+def _read(body: Any) -> ChatRequest:
+    request = chat_request(body)
+    if request.delivery.stream and request.options.prompt_logprobs is not None:
+        raise refuse("prompt_logprobs", "left out of a stream")
+    return request
+
+
 @asynccontextmanager
 async def conversation(
-    exchange: Exchange, request: ChatRequest
+    exchange: Exchange, request: ChatRequest, place: Place
 ) -> AsyncIterator[tuple[Prompt, list[ReplyParser], Answers]]:
     """A conversation being answered: its prompt, a parser per choice, the answers. They end with the block."""
     service = exchange.service
@@ -71,20 +79,19 @@ async def conversation(
     options = within_budget(request.options, engine.context)
     if request.must_call:
         options = replace(options, grammar=_forced_calls(engine, request))
+    place.hold(options.n)
     if options.grammar:
         await service.check_form(options.grammar, request.form_field)
-    with service.place(options.n):
-        prompt = await service.in_thread(_render, engine, request)
-        bound = bool(options.grammar)
-        parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
-        salt = salt_of(exchange.caller, request.salt)
-        with service.answering([prompt.ids], options, salt) as answers:
-            yield prompt, parsers, answers
+    prompt = await service.in_thread(_render, engine, request)
+    bound = bool(options.grammar)
+    parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
+    with service.answering([prompt.ids], options, salt_of(exchange.caller, request.salt)) as answers:
+        yield prompt, parsers, answers
 
 
 async def render(exchange: Exchange) -> None:
     """The prompt that a conversation becomes, and nothing more."""
-    given = read_fields(RENDER, await exchange.body())
+    given = await exchange.read(partial(read_fields, RENDER))
     engine = exchange.service.engine
     exchange.service.check_model(given.get("model"))
     prompt = await exchange.service.in_thread(

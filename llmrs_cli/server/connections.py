@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmrs_cli.server import settings
-from llmrs_cli.server.settings import MAX_CONNECTIONS, MAX_HEADER_BYTES
+from llmrs_cli.server.pace import Pace
+from llmrs_cli.server.settings import MAX_BODY, MAX_CONNECTIONS, MAX_HEADER_BYTES
 
 
 def http_server(app: Any) -> uvicorn.Server:
     """A server of `app`, for sockets that its caller opens; `should_exit` ends it."""
     config = uvicorn.Config(
         app,
-        http=Connection,
+        http=partial(Connection, pace=Pace()),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
@@ -43,11 +46,23 @@ class _Server(uvicorn.Server):
 
 
 class Connection(H11Protocol):
-    """A connection whose client must send each header in time, and which its request can cut off."""
+    """A connection whose client must send each header in time, and which its request can cut off.
 
-    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None) -> None:
+    A request may be answered before its body has come, as one is for which there is no room. What still comes of
+    it is dropped unread, up to the length that a body may have, so that a client which sends first and reads then
+    finds its answer.
+    """
+
+    def __init__(
+        self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None, *, pace: Pace
+    ) -> None:
         super().__init__(config, server_state, dict(app_state), _loop)
+        self._pace = pace
         self._patience: asyncio.TimerHandle | None = None
+        self._held: list[bytes] = []
+        """What has come and waits for its turn to be read."""
+        self._dropped = 0
+        """Bytes of a body that nobody reads."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,11 +71,30 @@ class Connection(H11Protocol):
         self._be_patient()
 
     def data_received(self, data: bytes) -> None:
+        self._held.append(data)
+        if len(self._held) == 1:
+            self._read()
+
+    def _read(self) -> None:
+        if not self._held:  # the connection was lost
+            return
+        if not self._pace.free():
+            self.loop.call_soon(self._read)
+            return
+        data, self._held = b"".join(self._held), []
+        self._count_dropped(len(data))
         super().data_received(data)
         self._be_patient()
 
+    def _count_dropped(self, size: int) -> None:
+        answered = self.cycle is not None and self.cycle.response_complete
+        self._dropped = self._dropped + size if answered and self.conn.their_state is h11.SEND_BODY else 0
+        if self._dropped > MAX_BODY:
+            self.transport.abort()
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._held.clear()
         if self._patience is not None:
             self._patience.cancel()
 

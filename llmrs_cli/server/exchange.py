@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from llmrs_cli.engine.types import FinishReason
-from llmrs_cli.server.bridge import Answers, ClientGone, News, while_connected
+from llmrs_cli.server.bridge import Answers, ClientGone, News, Place, while_connected
 from llmrs_cli.server.faults import HttpError, as_http, unavailable
-from llmrs_cli.server.security import Receive, Scope, Send, send_json
+from llmrs_cli.server.security import CLOSE, Receive, Scope, Send, send_json
 from llmrs_cli.server.service import Service
 from llmrs_cli.server.settings import BODY_SECONDS, STALL_SECONDS
 from llmrs_cli.server.sse import DONE, decode_body, event
 
+T = TypeVar("T")
+LARGE = 16 * 1024
+"""Bytes of a body that is not read in the event loop; this many take about a millisecond at worst."""
 Chunks = Callable[[News], Sequence[Any]]
 """What a stream tells of some news."""
 
@@ -55,8 +59,30 @@ class Exchange:
         self._put: Callable[[bytes], bool] = scope["state"].get("put", _cannot_put)
         """Writes a piece of a body that has begun, without waiting; False if it cannot."""
 
-    async def body(self) -> Any:
-        """The decoded body. Raises RequestError, or HttpError if it takes too long or is cut off."""
+    async def read(self, read: Callable[[Any], T]) -> T:
+        """What `read` makes of the decoded body. Raises what it raises, RequestError if the body is no JSON,
+        HttpError if it takes too long to come, ClientGone if it is cut off."""
+        return await self._decoded(await self._body(), read)
+
+    @asynccontextmanager
+    async def admitted(self, read: Callable[[Any], T]) -> AsyncIterator[tuple[T, Place]]:
+        """The same for a request that generates, with its place; one that finds none is refused before its
+        body is waited for, or looked at."""
+        self.service.check_room()
+        data = await self._body()
+        with self.service.place() as place:
+            yield await self._decoded(data, read), place
+
+    async def _decoded(self, data: bytes, read: Callable[[Any], T]) -> T:
+        def decode() -> T:
+            return read(decode_body(data))
+
+        if len(data) > LARGE:
+            return await self.service.in_thread(decode)
+        await self.service.pace.turn()
+        return decode()
+
+    async def _body(self) -> bytes:
         pieces = []
         try:
             async with asyncio.timeout(BODY_SECONDS):
@@ -68,8 +94,10 @@ class Exchange:
                     pieces.append(message.get("body", b""))
                     more = message.get("more_body", False)
         except TimeoutError:
-            raise HttpError(408, "The body did not arrive in time.", code="body_timeout") from None
-        return decode_body(b"".join(pieces))
+            raise HttpError(
+                408, "The body did not arrive in time.", code="body_timeout", headers=CLOSE
+            ) from None
+        return b"".join(pieces)
 
     async def reply(self, body: Any) -> None:
         """A whole response."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from llmrs_cli import __version__
@@ -34,7 +35,7 @@ async def models(exchange: Exchange) -> None:
 
 async def tokenize(exchange: Exchange) -> None:
     """Token ids of a text or a conversation."""
-    given = read_fields(TOKENIZE, await exchange.body())
+    given = await exchange.read(partial(read_fields, TOKENIZE))
     engine = exchange.service.engine
     exchange.service.check_model(given.get("model"))
     if ("prompt" in given) == ("messages" in given):
@@ -45,7 +46,7 @@ async def tokenize(exchange: Exchange) -> None:
 
 async def detokenize(exchange: Exchange) -> None:
     """The text of token ids, control tokens included."""
-    given = read_fields(DETOKENIZE, await exchange.body())
+    given = await exchange.read(partial(read_fields, DETOKENIZE))
     engine = exchange.service.engine
     exchange.service.check_model(given.get("model"))
     if engine.tokenizer is None:

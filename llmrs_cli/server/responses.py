@@ -29,8 +29,10 @@ NAMES = {"message": ("msg", "output_text"), "reasoning": ("rs", "reasoning_text"
 
 async def responses(exchange: Exchange) -> None:
     """Answer a conversation of items."""
-    request, repeated = response_request(await exchange.body())
-    async with conversation(exchange, request) as (_, parsers, answers):
+    async with (
+        exchange.admitted(response_request) as ((request, repeated), place),
+        conversation(exchange, request, place) as (_, parsers, answers),
+    ):
         reply = ResponseReply(
             exchange.service.settings.names[0], parsers[0], repeated, one_call=not request.parallel_calls
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -129,6 +130,7 @@ class _Life:
             broken.cancel()
             stop.cancel()
             engine.close()
+            gc.unfreeze()
 
     async def _open(self, service: Service) -> RemoteEngine | None:
         """The engine, with text over it; None if the server is told to stop meanwhile."""
@@ -163,6 +165,8 @@ class _Life:
         except BaseException:
             engine.close()
             raise
+        gc.collect()
+        gc.freeze()  # tokenizer and code are here to stay: a collection that looked at them would hold the loop for 40 ms
         service.open(text)
         self._tell.ready(text)
         return engine

@@ -41,6 +41,8 @@ ALWAYS: tuple[Header, ...] = (
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 )
+CLOSE = {"connection": "close"}
+"""Of an answer after which nothing sensible can come on its connection."""
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
 
@@ -87,7 +89,9 @@ class Guard:
     def _admit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > MAX_HEADER_BYTES or len(scope["headers"]) > MAX_HEADERS:
-            raise HttpError(431, "The header of the request is too large.", code="header_too_large")
+            raise HttpError(
+                431, "The header of the request is too large.", code="header_too_large", headers=CLOSE
+            )
         if len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_TARGET:
             raise HttpError(414, "The address of the request is too long.", code="target_too_long")
         if not self._host_is_ours(headers.get(b"host", b"")):
@@ -170,12 +174,10 @@ class _Told:
 
 
 async def send_json(send: Send, status: int, body: Any, headers: Mapping[str, str] | None = None) -> None:
-    """A whole JSON response; an error may come before the body was read, so the connection ends then."""
+    """A whole JSON response."""
     data = encode(body)
     fields = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
     fields += [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    if status in (400, 408, 413, 414, 415, 431):
-        fields.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": fields})
     await send({"type": "http.response.body", "body": data})
 
@@ -216,7 +218,9 @@ def _require_json(headers: Mapping[bytes, bytes]) -> None:
     if headers.get(b"content-encoding", b"identity").lower() not in (b"", b"identity"):
         raise HttpError(415, "Compressed bodies are not read.", code="content_encoding")
     if b"content-length" in headers and b"transfer-encoding" in headers:
-        raise HttpError(400, "Give the length of the body in one way.", code="ambiguous_length")
+        raise HttpError(
+            400, "Give the length of the body in one way.", code="ambiguous_length", headers=CLOSE
+        )
     length = headers.get(b"content-length", b"0")
     if length.isdigit() and int(length[:20]) > MAX_BODY:
         raise _too_large()

@@ -16,9 +16,10 @@ from typing import ParamSpec, TypeVar
 
 from llmrs_cli.engine.stats import EngineStats
 from llmrs_cli.errors import quoted
-from llmrs_cli.server.bridge import Answers, Gate
+from llmrs_cli.server.bridge import Answers, Gate, Place
 from llmrs_cli.server.faults import HttpError, unavailable
 from llmrs_cli.server.metrics import Metrics
+from llmrs_cli.server.pace import Pace
 from llmrs_cli.server.settings import ServerSettings
 from llmrs_cli.text.generate import GenerateOptions, TextEngine
 
@@ -47,6 +48,7 @@ class Service:
         self.phase = Phase.LOADING
         self.created = int(time.time())
         self.metrics = Metrics(next(iter(settings.names), ""), self._stats)
+        self.pace = Pace()
         self.idle = asyncio.Event()
         """Nothing is under way."""
         self.idle.set()
@@ -92,22 +94,29 @@ class Service:
             )
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run what may take a while, such as tokenising, beside the event loop."""
+        """Run what may take a while, such as tokenising, beside the event loop, and come back in turn."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._texts, lambda: function(*args, **kwargs))
+        result = await loop.run_in_executor(self._texts, lambda: function(*args, **kwargs))
+        await self.pace.turn()
+        return result
 
     async def check_form(self, grammar: str, param: str) -> None:
         """Raise RequestError naming `param` if answers cannot be held to `grammar`, HttpError 429 if too many
         are being tried. It may take seconds, so only those wait for it who ask for forms."""
-        with self._forms.taken(1), self._under_way():
+        with self._forms.taken(), self._under_way():
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(self._trials, self.engine.check_grammar, grammar, param)
 
+    def check_room(self) -> None:
+        """Raise HttpError 503 or 429 if no request can be taken now, whatever it holds."""
+        if self.engine is not None:
+            self._gate.check()
+
     @contextmanager
-    def place(self, count: int) -> Iterator[None]:
-        """Room for `count` sequences, from before the prompt is read. Raises HttpError 429."""
-        with self._gate.taken(count), self._under_way():
-            yield
+    def place(self) -> Iterator[Place]:
+        """Room for one sequence, from before the body is read, and for more as it asks. Raises HttpError 429."""
+        with self._gate.taken() as place, self._under_way():
+            yield place
 
     @contextmanager
     def _under_way(self) -> Iterator[None]:
@@ -125,7 +134,7 @@ class Service:
         self, prompts: Sequence[Sequence[int]], options: GenerateOptions, salt: str
     ) -> Iterator[Answers]:
         """Answers that end with the block, whatever happens in it."""
-        answers = Answers(self.engine, prompts, options, salt, self.settings.deadline)
+        answers = Answers(self.engine, prompts, options, salt, self.settings.deadline, self.pace)
         self._active.add(answers)
         try:
             yield answers

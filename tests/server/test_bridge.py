@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.server.bridge import Answers, Clock
+from llmrs_cli.server.pace import Pace
 from llmrs_cli.text.generate import GenerateOptions
 from tests.helpers.bench import Bench
 from tests.helpers.byte_tokenizer import byte_ids
@@ -32,7 +33,7 @@ def test_however_events_gather_the_same_is_told(rounds: list[tuple[int, ...]], d
     async def scene() -> None:
         bench = Bench(script, at_once=False)
         engine, options = bench.service.engine, GenerateOptions(max_tokens=60, n=2)
-        answers = Answers(engine, [[1, 2], [3]], options, "", 60.0)
+        answers = Answers(engine, [[1, 2], [3]], options, "", 60.0, Pace())
         seen: dict[tuple[int, int], list[int]] = {}
         for i in range(len(rounds)):
             bench.engine.play()

@@ -95,7 +95,8 @@ def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_far_more_than_a_client_reads_does_not_gather(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "MAX_GATHERED", 3)
+    monkeypatch.setattr(bridge, "MAX_EVENTS", 3)
+    monkeypatch.setattr(bridge, "MAX_UNREAD", 2 * bridge.TOKEN_BYTES)
 
     def endless(request: Request) -> list[TokenEvent]:
         ends = [None] * 8 + [FinishReason.LENGTH]

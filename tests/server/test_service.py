@@ -57,19 +57,30 @@ def test_its_model_answers_to_its_names_alone() -> None:
 
 def test_places_are_as_many_as_run_and_may_wait() -> None:
     service = Bench(HELLO, queue=2).service  # over four rows
-    with service.place(4), service.place(2):
-        with pytest.raises(HttpError) as error, service.place(1):
+    with service.place() as first, service.place() as second:
+        first.hold(4)
+        service.check_room()
+        second.hold(2)
+        with pytest.raises(HttpError) as error, service.place():
             pass
         assert code_of(error) == (429, "overloaded")
-    with service.place(6):
+        with pytest.raises(HttpError) as error:
+            service.check_room()
+        assert code_of(error) == (429, "overloaded")
+        first.hold(1)
+        with pytest.raises(HttpError):
+            second.hold(6)
+        second.hold(5)
         assert not service.idle.is_set()
+    service.check_room()
     assert service.idle.is_set()
 
 
 def test_a_place_is_given_back_by_what_fails() -> None:
     service = Bench(HELLO, queue=0).service
     for _ in range(3):
-        with pytest.raises(RuntimeError), service.place(4):
+        with pytest.raises(RuntimeError), service.place() as place:
+            place.hold(4)
             raise RuntimeError
     assert service.idle.is_set()
 
@@ -95,7 +106,7 @@ def test_forms_are_tried_one_after_the_other_and_only_so_many_wait(monkeypatch: 
         with pytest.raises(HttpError) as error:
             await service.check_form("late", "f")
         assert code_of(error) == (429, "overloaded")
-        with service.place(4):  # whoever asks for no form has nothing to wait for
+        with service.place():  # whoever asks for no form has nothing to wait for
             assert await service.in_thread(str.upper, "text") == "TEXT"
         assert not service.idle.is_set()
         release.set()

@@ -77,6 +77,10 @@ class Raw:
                 seen += part
         return seen
 
+    async def read_some(self) -> bytes:
+        """What is there, as soon as something is."""
+        return await asyncio.wait_for(self._loop.sock_recv(self._socket, 65536), 60)
+
     def stop_sending(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
 
@@ -247,7 +251,8 @@ def test_readers_that_do_not_read_are_let_go_and_nobody_else_is_slower(
 
 
 def test_an_unread_answer_cannot_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "MAX_GATHERED", 20)
+    monkeypatch.setattr(bridge, "MAX_UNREAD", 40_000 * bridge.TOKEN_BYTES)
+    monkeypatch.setattr(bridge, "MAX_EVENTS", 20)
 
     async def scene() -> None:
         async with serving(lines) as (bench, port), Raw(port) as stalled:

@@ -95,7 +95,7 @@ inline void yield() {
 }
 
 // The last of the threads to arrive does `work` with what each has given.
-template <class Work> void gather(Gathering& group, int place, void* given, Work work) {
+template <class Work> void meet(Gathering& group, int place, void* given, Work work) {
     group.given[place] = given;
     if (++group.arrived == group.size) {
         group.arrived = 0;
@@ -198,21 +198,33 @@ template <class T> T max(T a, T b) { return a < b ? b : a; }
 template <class T> T min(T a, T b) { return b < a ? b : a; }
 inline float __uint_as_float(u32 bits) { float f; std::memcpy(&f, &bits, 4); return f; }
 inline u32 __float_as_uint(float f) { u32 bits; std::memcpy(&bits, &f, 4); return bits; }
+inline float __int_as_float(int bits) { return __uint_as_float(u32(bits)); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline u32 __funnelshift_r(u32 low, u32 high, u32 by) {
     return u32(((u64(high) << 32) | low) >> (by & 31));
 }
-inline void __syncthreads() { gather(block.all, threadIdx.x, nullptr, [](void**) {}); }
-inline void __syncwarp() { gather(my_warp(), my_lane(), nullptr, [](void**) {}); }
+inline void __syncthreads() { meet(block.all, threadIdx.x, nullptr, [](void**) {}); }
+inline void __syncwarp() { meet(my_warp(), my_lane(), nullptr, [](void**) {}); }
 inline void __threadfence() {}
 inline int atomicAdd(int* at, int by) { const int old = *at; *at += by; return old; }
+inline u32 atomicOr(u32* at, u32 bits) { const u32 old = *at; *at |= bits; return old; }
+inline u32 atomicCAS(u32* at, u32 wanted, u32 value) { const u32 old = *at; if (old == wanted) *at = value; return old; }
+inline int __syncthreads_or(int mine) {
+    struct Given { int mine; } given{mine};
+    meet(block.all, threadIdx.x, &given, [](void** all) {
+        int any = 0;
+        for (int i = 0; i < block.all.size; i++) any |= static_cast<Given*>(all[i])->mine != 0;
+        for (int i = 0; i < block.all.size; i++) static_cast<Given*>(all[i])->mine = any;
+    });
+    return given.mine;
+}
 template <class T> T __ldcg(const T* p) { return *p; }
 inline int __popc(u32 bits) { return __builtin_popcount(bits); }
 inline float exp2_fast(float x) { return std::exp2(x); }
 template <class T> T __shfl_sync(u32, T value, int from) {
     struct Given { T value; int from; T found; } mine{value, from, T()};
-    gather(my_warp(), my_lane(), &mine, [](void** all) {
+    meet(my_warp(), my_lane(), &mine, [](void** all) {
         for (int i = 0; i < 32; i++) {
             auto* own = static_cast<Given*>(all[i]);
             own->found = static_cast<Given*>(all[own->from & 31])->value;
@@ -222,7 +234,7 @@ template <class T> T __shfl_sync(u32, T value, int from) {
 }
 inline u32 __ballot_sync(u32, bool mine) {
     struct Given { bool mine; u32 all; } given{mine, 0};
-    gather(my_warp(), my_lane(), &given, [](void** all) {
+    meet(my_warp(), my_lane(), &given, [](void** all) {
         u32 bits = 0;
         for (int i = 0; i < 32; i++) bits |= u32(static_cast<Given*>(all[i])->mine) << i;
         for (int i = 0; i < 32; i++) static_cast<Given*>(all[i])->all = bits;
@@ -308,7 +320,7 @@ inline float half_of(u32 pair, int which) { return value_of(HALF(pair >> 16 * wh
 struct MmaGiven { float* d; u32 a[4], b[2]; };
 inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     MmaGiven mine{d, {a0, a1, a2, a3}, {b0, b1}};
-    gather(my_warp(), my_lane(), &mine, [](void** all) {
+    meet(my_warp(), my_lane(), &mine, [](void** all) {
         float a[16][16], b[16][8];
         for (int lane = 0; lane < 32; lane++) {
             const auto& own = *static_cast<MmaGiven*>(all[lane]);
@@ -327,7 +339,7 @@ inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
 struct MatrixGiven { u32 address; u32* r; };
 inline void load_matrices(u32 (&r)[4], u32 address) {
     MatrixGiven mine{address, r};
-    gather(my_warp(), my_lane(), &mine, [](void** all) {
+    meet(my_warp(), my_lane(), &mine, [](void** all) {
         for (int lane = 0; lane < 32; lane++)
             for (int matrix = 0; matrix < 4; matrix++) {
                 const u32 row = static_cast<MatrixGiven*>(all[matrix * 8 + lane / 4])->address;
@@ -337,7 +349,7 @@ inline void load_matrices(u32 (&r)[4], u32 address) {
 }
 inline void load_matrices_transposed(u32 (&r)[4], u32 address) {
     MatrixGiven mine{address, r};
-    gather(my_warp(), my_lane(), &mine, [](void** all) {
+    meet(my_warp(), my_lane(), &mine, [](void** all) {
         for (int lane = 0; lane < 32; lane++)
             for (int i = 0; i < 8; i++) {
                 const u32 row = static_cast<MatrixGiven*>(all[i / 2 * 8 + lane % 4 * 2 + i % 2])->address;
@@ -367,7 +379,7 @@ inline float operand_at(u64 x, int n, int k) {
     return value_of(bits);
 }
 inline void wgmma_wait() {
-    gather(block.warpgroups[threadIdx.x / 128], threadIdx.x % 128, &in_flight[threadIdx.x], [](void** all) {
+    meet(block.warpgroups[threadIdx.x / 128], threadIdx.x % 128, &in_flight[threadIdx.x], [](void** all) {
         auto of = [&](int thread) -> std::vector<Product>& { return *static_cast<std::vector<Product>*>(all[thread]); };
         for (size_t which = 0; which < of(0).size(); which++)
             for (int warp = 0; warp < 4; warp++) {

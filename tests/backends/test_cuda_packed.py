@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
-from tests.helpers.canonical import dense, packed4, packed8
+from tests.helpers.canonical import dense, packed4, packed8, words4
 from tests.helpers.emulate import EmulatedDevice, host
 from tests.helpers.fake_cuda import cuda_backend
 
@@ -83,6 +83,67 @@ def test_gate_and_up_take_turns_of_eight_rows(room: Any, device: EmulatedDevice)
     assert made.bias.reshape(5, 2, 8)[:, 1].reshape(-1).tolist() == list(range(40))
 
 
+def sorted_rows(parts: list[Packed4]) -> NDArray[np.intp]:
+    """Rows of the stack: gate and up in turns of eight."""
+    rows = sum(part.shape[0] for part in parts)
+    return (
+        np.arange(rows).reshape(2, -1, 8).transpose(1, 0, 2).reshape(-1)
+        if len(parts) == 2
+        else np.arange(rows)
+    )
+
+
+def tiled(part: Packed4) -> Tiles4:
+    return Tiles4(tiles_of([part], np.arange(part.shape[0])), part.group, part.shape)
+
+
+@pytest.mark.parametrize("kind", ["awq", "gptq", "tiles"])
+@pytest.mark.parametrize("heights", [(72, 24, 16), (64, 128, 40), (40, 40)])
+def test_what_a_file_holds_becomes_the_tiles_of_its_canonical_form(
+    room: Any, device: EmulatedDevice, kind: Any, heights: tuple[int, ...]
+) -> None:
+    rng = np.random.default_rng(0)
+    if kind == "tiles":
+        usual = [weight(rows, seed=i) for i, rows in enumerate(heights)]
+        parts: list[Stored] = [tiled(part) for part in usual]
+    else:
+        words = [words4(rng, kind, rows, 200, 64) for rows in heights]
+        usual, parts = [part.canonical() for part in words], list(words)
+    assert room.why_widened(parts) is None
+    made = room.load_packed(device, room.upload, parts, [None] * len(parts), False)
+    assert np.array_equal(made.matrix.units.view(np.uint8), tiles_of(usual, sorted_rows(usual)))
+
+
+def test_whole_units_of_tiles_go_up_as_they_are(room: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(room, "_reorder")
+    usual = [weight(64), weight(128), weight(40)]
+    made = room.load_packed(None, room.upload, [tiled(part) for part in usual], [None] * 3, False)
+    assert np.array_equal(made.matrix.units.view(np.uint8), tiles_of(usual, np.arange(232)))
+
+
+@pytest.mark.parametrize("bf16", [True, False])
+def test_parts_are_widened_on_the_device_as_the_host_would(
+    room: Any, device: EmulatedDevice, bf16: bool
+) -> None:
+    from llmrs_cli.engine.backends.cuda_linear import load_linear, narrowed
+
+    rng = np.random.default_rng(0)
+    usual = weight(24, columns=64, group=32)
+    parts: list[Stored] = [words4(rng, "awq", 16, 64, 32), words4(rng, "gptq", 8, 64, 24), usual]
+    parts += [tiled(weight(72, columns=64, group=32)), dense(rng, 16, 64), packed8(rng, 8, 64)]
+    parts += [packed4(rng, 8, 64, 32, offsets=True)]
+    made = load_linear(device, room.upload, parts, [None] * len(parts), bf16)
+    wanted = np.concatenate([narrowed(part.dequantise(), bf16) for part in parts])
+    assert np.array_equal(made.weight, wanted)
+    assert made.note == f"{'bf16' if bf16 else 'f16'} from 4 bit + 8 bit + float32"
+    pair: list[Stored] = [words4(rng, "awq", 16, 64, 32), dense(rng, 16, 64)]
+    bias = [Dense(np.arange(16, dtype=np.float32)), None]
+    turns = load_linear(device, room.upload, pair, bias, bf16)
+    values = np.stack([narrowed(part.dequantise(), bf16).reshape(2, 8, 64) for part in pair], axis=1)
+    assert np.array_equal(turns.weight, values.reshape(32, 64))
+    assert turns.bias.reshape(2, 2, 8)[:, 0].reshape(-1).tolist() == list(range(16))
+
+
 def test_a_code_that_changed_is_found(
     room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,7 +163,7 @@ def scaled(part: Packed4, scales: NDArray[np.float32]) -> Packed4:
 
 
 RNG = np.random.default_rng(0)
-WIDENED: dict[str, list[Weight]] = {
+WIDENED: dict[str, list[Stored]] = {
     "not all of it 4-bit": [weight(16), dense(RNG, 16, 200)],
     "not all": [packed8(RNG, 16, 64)],
     "offsets": [packed4(RNG, 16, 64, 32, offsets=True)],

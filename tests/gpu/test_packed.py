@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -22,12 +22,12 @@ from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
 from llmrs_cli.kernels.packed_large import packed_large as large
 from llmrs_cli.kernels.packed_small import packed_small as small
-from llmrs_cli.kernels.repack import compare, repack
+from llmrs_cli.kernels.repack import Part, compare, repack, stack, widen
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.conftest import DATA
 from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
 from tests.gpu.test_cuda_backend import LOGITS, MARGIN, gpu_logits
-from tests.helpers.canonical import packed4
+from tests.helpers.canonical import packed4, words4
 from tests.helpers.generate import generate
 from tests.helpers.naive import forced_logits
 
@@ -160,12 +160,39 @@ def test_tiles_made_on_the_gpu_are_those_of_the_host(
     assert (made.units == case.matrix.units).all()
     values, wrong = cp.full((n, k), 0x7FFF, cp.uint16), cp.zeros(1, cp.int32)
     dequantise(device, bf16, made, values)
-    compare(device, bf16, *source, group, values, wrong)
+    part = Part("canonical", *source, (n, k), group)
+    compare(device, bf16, part, values, wrong)
     assert int(wrong[0]) == 0
     assert error(widened(values, bf16), case.values) < rounding(bf16)
     values[n - 1, k - 1] ^= 1
-    compare(device, bf16, *source, group, values, wrong)
+    compare(device, bf16, part, values, wrong)
     assert int(wrong[0]) == 1
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("kind", ["awq", "gptq"])
+@pytest.mark.parametrize(("n", "k", "group"), [(320, 512, 64), (1032, 3584, 128), (104, 200, 32)])
+def test_words_of_a_file_are_put_in_order_on_the_gpu(
+    device: CudaDevice, bf16: bool, kind: Literal["awq", "gptq"], n: int, k: int, group: int
+) -> None:
+    """Stacked and widened below eight rows of another part."""
+    words = words4(np.random.default_rng(n), kind, n, k, group)
+    arrays = words.codes, np.ascontiguousarray(words.scales).view(np.uint16), words.zeros
+    codes, scales, zeros = (cp.asarray(values) for values in arrays)
+    part = Part(kind, codes, scales, zeros, (n, k), group, words.less_one, first=8)
+    usual = words.canonical()
+    assert usual.zeros is not None
+    groups = -(-k // group)
+    found = cp.zeros((n + 8, k // 8), cp.uint32), *(cp.zeros((n + 8, groups), cp.uint16) for _ in range(2))
+    stack(device, bf16, part, *found)
+    wanted = usual.codes.view(np.uint32), usual.scales.view(np.uint16), usual.zeros.astype(np.uint16)
+    for made, right in zip(found, wanted, strict=True):
+        assert (cp.asnumpy(made[8:]) == right).all() and not made[:8].any()
+    values, wrong = cp.zeros((n + 8, k), cp.uint16), cp.zeros(1, cp.int32)
+    widen(device, bf16, part, values)
+    compare(device, bf16, part, values, wrong)
+    assert int(wrong[0]) == 0
+    assert error(widened(values[8:], bf16), usual.dequantise()) < rounding(bf16)
 
 
 # -- whole models -------------------------------------------------------------------------------------------

@@ -29,7 +29,18 @@ VOCAB = 97
 """Ids that `drawn` gives."""
 CUDA_MODULES = tuple(
     f"llmrs_cli.engine.backends.cuda{part}"
-    for part in ("", "_memory", "_rows", "_draws", "_linear", "_dense", "_fixed", "_upload", "_packed")
+    for part in (
+        "",
+        "_memory",
+        "_rows",
+        "_draws",
+        "_linear",
+        "_dense",
+        "_fixed",
+        "_upload",
+        "_part",
+        "_packed",
+    )
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""
 

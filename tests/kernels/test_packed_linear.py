@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
 from llmrs_cli.kernels.packed_large import TilePlan, packed_large
 from llmrs_cli.kernels.packed_large import scratch_sizes as tile_scratch
 from llmrs_cli.kernels.packed_small import StreamPlan, packed_small, scratch_sizes
-from llmrs_cli.kernels.repack import compare, repack
+from llmrs_cli.kernels.repack import Kind, Part, compare, repack, stack, widen
 from llmrs_cli.kernels.silu_mul import headroom
-from tests.helpers.canonical import packed4
+from tests.helpers.canonical import packed4, words4
 from tests.helpers.emulate import EmulatedDevice, host
 
 
@@ -95,31 +96,113 @@ def test_tiles_made_on_the_device_are_those_made_on_the_host(
     assert np.array_equal(found.units, matrix.units)
 
 
-def test_a_wrong_tile_is_found(device: EmulatedDevice) -> None:
-    w, matrix = make(150, 200, 64)
-    values, wrong = host(np.zeros((150, 200), np.uint16)), host(np.zeros(1, np.int32))
-    dequantise(device, False, matrix, values)
-    compare(device, False, *canonical(w), w.group, values, wrong)
-    assert wrong[0] == 0
-    values[149, 199] ^= 1
-    values[7, 8:11] ^= 0x8000
-    compare(device, False, *canonical(w), w.group, values, wrong)
-    assert wrong[0] == 4
+FORMS = ("canonical", "awq", "gptq", "tiles")
+
+
+def part_of(
+    form: Kind, rows: int, columns: int, group: int, first: int = 0, turns: int = 1
+) -> tuple[Any, Part]:
+    """A weight, and as it lies on the device in the order of a file."""
+    shape = rows, columns
+    if form in ("awq", "gptq"):
+        words: Any = words4(np.random.default_rng(rows), form, rows, columns, group)
+        arrays = (host(words.codes), host(words.scales.view(np.uint16)), host(words.zeros))
+        return words, Part(form, *arrays, shape, group, words.less_one, first, turns)
+    w = packed4(np.random.default_rng(rows), rows, columns, group)
+    if form == "canonical":
+        return w, Part(form, *canonical(w), shape, group, False, first, turns)
+    units = pack(w.codes, w.scales.astype(np.float16), w.zeros, group, columns)  # type: ignore[arg-type]
+    return w, Part(form, host(units.view(np.uint32)), None, None, shape, group, False, first, turns)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("rows", "columns", "group"), [(104, 200, 64), (24, 264, 264), (72, 512, 256), (40, 96, 32)]
+)
+def test_parts_of_every_form_are_stacked_in_canonical_order(
+    device: EmulatedDevice, form: Kind, rows: int, columns: int, group: int
+) -> None:
+    """Two parts below a third one's place, which stays untouched."""
+    groups, height = -(-columns // group), 8 + 2 * rows
+    stacked = (
+        host(np.full((height, columns // 8), 0xDEADBEEF, np.uint32)),
+        host(np.full((height, groups), 0xBEEF, np.uint16)),
+        host(np.full((height, groups), 0xBEEF, np.uint16)),
+    )
+    w, part = part_of(form, rows, columns, group, first=8 + rows)
+    stack(device, False, part, *stacked)
+    wanted = canonical(w if isinstance(w, Packed4) else w.canonical())
+    for found, right in zip(stacked, wanted, strict=True):
+        assert np.array_equal(found[8 + rows :], right)
+        assert (found[: 8 + rows] == (0xDEADBEEF if found.dtype == np.uint32 else 0xBEEF)).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("bf16", "group"), [(True, 64), (False, 24)])
+def test_parts_of_every_form_are_widened_in_turns_of_eight_rows(
+    device: EmulatedDevice, form: Kind, bf16: bool, group: int
+) -> None:
+    if form == "tiles" and group % 32:
+        group = 96
+    w, part = part_of(form, 40, 192, group, first=8, turns=2)
+    values = host(np.full((80, 192), 0x7FC0, np.uint16))
+    widen(device, bf16, part, values)
+    turns = values.reshape(5, 2, 8, 192)
+    assert np.array_equal(turns[:, 1].reshape(40, 192), bits(w.dequantise(), bf16))
+    assert (turns[:, 0] == 0x7FC0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_wrong_value_is_found_in_any_slab(device: EmulatedDevice, form: Kind) -> None:
+    w, part = part_of(form, 152, 200, 64, first=16)
+    values, wrong = host(np.zeros((168, 200), np.uint16)), host(np.zeros(1, np.int32))
+    widen(device, False, part, values)
+    slabs = [(0, values[:64]), (64, values[64:128]), (128, values[128:])]
+
+    def count() -> int:
+        wrong[0] = 0
+        for top, slab in slabs:
+            compare(device, False, part, host(slab), wrong, top)
+        return int(wrong[0])
+
+    assert count() == 0
+    values[3] ^= 1  # not of this part
+    values[167, 199] ^= 1
+    values[16 + 7, 8:11] ^= 0x8000
+    values[64, 0] ^= 1
+    assert count() == 5
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [("awq", (16, 64)), ("gptq", (16, 72)), ("canonical", (24, 64)), ("tiles", (65, 64))],
+)
+def test_a_part_that_is_not_what_it_says_is_refused(
+    device: EmulatedDevice, form: Kind, shape: tuple[int, int]
+) -> None:
+    _, part = part_of(form, 32, 64, 32)
+    with pytest.raises(EngineFault, match="No kernel reads"):
+        widen(device, False, replace(part, shape=shape), host(np.zeros((80, shape[1]), np.uint16)))
+
+
+def test_parts_that_do_not_fit_the_stack_are_refused(device: EmulatedDevice) -> None:
+    _, part = part_of("awq", 32, 64, 12)
+    with pytest.raises(EngineFault, match="No room for 64 columns"):
+        widen(device, False, part, host(np.zeros((32, 72), np.uint16)))
+    with pytest.raises(EngineFault, match="No 64 columns"):
+        compare(device, False, part, host(np.zeros((32, 72), np.uint16)), host(np.zeros(1, np.int32)))
+    empty = host(np.zeros((32, 6), np.uint16))
+    with pytest.raises(EngineFault, match="groups of 12"):
+        stack(device, False, part, host(np.zeros((32, 8), np.uint32)), empty, empty)
+    _, odd = part_of("canonical", 20, 64, 32, turns=2)
+    with pytest.raises(EngineFault, match="No kernel reads"):
+        widen(device, False, odd, host(np.zeros((40, 64), np.uint16)))
 
 
 def test_codes_that_do_not_fit_the_tiles_are_refused(device: EmulatedDevice) -> None:
     w, matrix = make(150, 200, 64)
     with pytest.raises(EngineFault, match="No tiles of"):
         repack(device, False, *canonical(w), 32, matrix)
-    with pytest.raises(EngineFault, match="No canonical codes"):
-        compare(
-            device,
-            False,
-            *canonical(w),
-            64,
-            host(np.zeros((150, 192), np.uint16)),
-            host(np.zeros(1, np.int32)),
-        )
 
 
 # -- products -----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimit
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
-from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear, widened
+from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear
 from llmrs_cli.engine.backends.cuda_memory import Arena, device_errors, explain, forgive_destructors
 from llmrs_cli.engine.backends.cuda_packed import (
     KEEP_PACKED,
@@ -35,7 +35,7 @@ from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
-from llmrs_cli.engine.weights.packed import Dense, Stored, canonical
+from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_decode, attend_prefill
 from llmrs_cli.kernels.catalog import model_units, packed_units
 from llmrs_cli.kernels.device import CudaDevice
@@ -87,6 +87,7 @@ class CudaBackend(Backend):
     block_size = PAGE
     lookahead = 1
     read_ahead = 2 << 30
+    reorders = True
     sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=192, idle_budget=8192)
 
     def __init__(
@@ -124,19 +125,16 @@ class CudaBackend(Backend):
     # -- loading ------------------------------------------------------------------------------------
 
     def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Linear:
-        usual = [canonical(part) for part in parts]
         if self._bf16 is None:
             # All activations share one type; float16 only where the checkpoint says so or holds codes.
-            dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in usual}
+            dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in parts}
             self._bf16 = "float16" not in dtypes
         # The embedding is also a table of rows, which is read as 16 bits.
-        if self.packed and name != "embedding" and why_widened(usual) is None:
-            packed = load_packed(self.device, self._upload, usual, bias, self._bf16)
+        if self.packed and name != "embedding" and why_widened(parts) is None:
+            packed = load_packed(self.device, self._upload, parts, bias, self._bf16)
             self._groups.add(packed.matrix.layout.group)
             return packed
-        if self.deterministic:  # one family of kernels: 16 bits
-            usual = [widened(part) for part in usual]
-        return load_linear(usual, bias, self._bf16, self._upload)
+        return load_linear(self.device, self._upload, parts, bias, self._bf16)
 
     def prepare_vector(self, values: Dense) -> Vector:
         return cp.asarray(values.dequantise())

@@ -1,4 +1,4 @@
-"""Weights on the GPU: 16-bit matrices with an optional bias. Packed forms are widened while loading."""
+"""Weights on the GPU: 16-bit matrices with an optional bias. Packed forms are widened while loading, 4-bit ones there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.backends.base import UnsupportedOp
+from llmrs_cli.engine.backends.cuda_part import on_device
 from llmrs_cli.engine.backends.cuda_upload import Upload
-from llmrs_cli.engine.weights.packed import Dense, Weight, f32_to_bf16
+from llmrs_cli.engine.weights.packed import Dense, Packed8, Stored, canonical, f32_to_bf16
+from llmrs_cli.kernels.launch import Device
+from llmrs_cli.kernels.repack import widen
 
 SLAB_VALUES = 1 << 24
 """Values widened at a time while loading."""
@@ -41,7 +44,7 @@ class CudaLinear:
 
 
 def load_linear(
-    parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool, upload: Upload
+    device: Device, upload: Upload, parts: Sequence[Stored], bias: Sequence[Dense | None], bf16: bool
 ) -> CudaLinear:
     """Stack parts along N on the GPU; two equal parts (gate and up) in turns of 8 rows, as the kernels want them.
 
@@ -50,14 +53,17 @@ def load_linear(
     n, k = sum(part.shape[0] for part in parts), parts[0].shape[1]
     if k % 8:
         raise UnsupportedOp("linear", (n, k), "16 bit")
-    paired = len(parts) == 2 and parts[0].shape == parts[1].shape
-    if paired and n % (2 * PAIR_ROWS):
+    if is_paired(parts) and n % (2 * PAIR_ROWS):
         raise UnsupportedOp("gate_up", (n, k), "16 bit")
     with upload.stream:
-        weight = _stacked(parts, n, k, paired, bf16, upload)
+        weight = cp.empty((n, k), cp.uint16)
+        for part, (first, turns) in zip(parts, places(parts), strict=True):
+            packed = on_device(part, upload, first, turns)
+            if packed is None:
+                _put(part, weight, first, turns, bf16, upload)
+            else:
+                widen(device, bf16, packed, weight)
     stacked = stack_bias(parts, bias)
-    if paired and stacked is not None:
-        stacked = stacked.reshape(2, -1, PAIR_ROWS).transpose(1, 0, 2).reshape(-1)
     return CudaLinear(
         weight=weight,
         bias=None if stacked is None else cp.asarray(stacked),
@@ -67,34 +73,41 @@ def load_linear(
     )
 
 
-def _stacked(parts: Sequence[Weight], n: int, k: int, paired: bool, bf16: bool, upload: Upload) -> Any:
-    """The (N, K) matrix; it is there once the upload's stream has come so far."""
-    weight = cp.empty((n, k), cp.uint16)
-    for index, (part, first) in enumerate(zip(parts, offsets(parts), strict=True)):
-        target = weight.reshape(-1, 2, PAIR_ROWS, k)[:, index] if paired else weight[first:]
-        for rows, slab in slabs(part):
-            bits = to_bits(slab, bf16)
-            if not paired:
-                upload.put(target[rows], bits)
-                continue
-            apart = cp.empty(bits.shape, cp.uint16)
-            upload.put(apart, bits)
-            among = slice(rows.start // PAIR_ROWS, rows.stop // PAIR_ROWS)
-            target[among] = apart.reshape(-1, PAIR_ROWS, k)
-    return weight
+def is_paired(parts: Sequence[Stored]) -> bool:
+    """Whether parts take turns of 8 rows: gate and up."""
+    return len(parts) == 2 and parts[0].shape == parts[1].shape
 
 
-def widened(part: Weight) -> Dense:
-    """A part in 16 bits, whatever it was stored in."""
-    return part if isinstance(part, Dense) else Dense(part.dequantise().astype(np.float16))
+def places(parts: Sequence[Stored]) -> list[tuple[int, int]]:
+    """For each part the row of the stack where it begins, and how many parts take turns."""
+    if is_paired(parts):
+        return [(PAIR_ROWS * index, 2) for index in range(2)]
+    return [(first, 1) for first in offsets(parts)]
 
 
-def kind_of(part: Weight) -> str:
+def _put(part: Stored, weight: Any, first: int, turns: int, bf16: bool, upload: Upload) -> None:
+    """Write a part into its rows of (N, K) values, a slab at a time; they are there once the stream has come so far."""
+    k = weight.shape[1]
+    own = weight[first:] if turns == 1 else weight.reshape(-1, turns, PAIR_ROWS, k)
+    for rows, slab in slabs(canonical(part)):
+        bits = to_bits(slab, bf16)
+        if turns == 1:
+            upload.put(own[rows], bits)
+            continue
+        apart = cp.empty(bits.shape, cp.uint16)
+        upload.put(apart, bits)
+        among = slice(rows.start // PAIR_ROWS, rows.stop // PAIR_ROWS)
+        own[among, first // PAIR_ROWS] = apart.reshape(-1, PAIR_ROWS, k)
+
+
+def kind_of(part: Stored) -> str:
     """How a part is stored, for notes."""
-    return part.dtype if isinstance(part, Dense) else type(part).__name__
+    if isinstance(part, Dense):
+        return part.dtype
+    return "8 bit" if isinstance(part, Packed8) else "4 bit"
 
 
-def to_bits(slab: Weight, bf16: bool) -> Bits:
+def to_bits(slab: Stored, bf16: bool) -> Bits:
     """A part in the model's 16-bit type; no arithmetic where it is stored so."""
     if isinstance(slab, Dense) and slab.dtype == ("bfloat16" if bf16 else "float16"):
         return np.ascontiguousarray(slab.data).view(np.uint16)
@@ -109,12 +122,12 @@ def narrowed(values: NDArray[np.float32], bf16: bool) -> Bits:
     return np.clip(values, -limit, limit).astype(np.float16).view(np.uint16)
 
 
-def offsets(parts: Sequence[Weight]) -> list[int]:
+def offsets(parts: Sequence[Stored]) -> list[int]:
     """First row of each part in the stack."""
     return [sum(part.shape[0] for part in parts[:index]) for index in range(len(parts))]
 
 
-def slabs(part: Weight) -> Iterator[tuple[slice, Weight]]:
+def slabs(part: Stored) -> Iterator[tuple[slice, Stored]]:
     """The part in runs of rows, each a multiple of PAIR_ROWS but for the last."""
     rows, columns = part.shape
     height = max(1, SLAB_VALUES // columns // PAIR_ROWS) * PAIR_ROWS
@@ -123,12 +136,14 @@ def slabs(part: Weight) -> Iterator[tuple[slice, Weight]]:
         yield run, part.rows(run)
 
 
-def stack_bias(parts: Sequence[Weight], bias: Sequence[Dense | None]) -> NDArray[np.float32] | None:
-    """One bias over all parts, zeros for those without one; None if none has one."""
+def stack_bias(parts: Sequence[Stored], bias: Sequence[Dense | None]) -> NDArray[np.float32] | None:
+    """One bias over all parts in the order of their rows, zeros for those without one; None if none has one."""
     if all(own is None for own in bias):
         return None
     pieces = [
         np.zeros(part.shape[0], np.float32) if own is None else own.dequantise()
         for part, own in zip(parts, bias, strict=True)
     ]
+    if is_paired(parts):
+        return np.stack([own.reshape(-1, PAIR_ROWS) for own in pieces], axis=1).reshape(-1)
     return np.concatenate(pieces)

@@ -11,14 +11,14 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
-from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Array
-from llmrs_cli.engine.backends.cuda_linear import PAIR_ROWS, narrowed, offsets, stack_bias
+from llmrs_cli.engine.backends.cuda_linear import PAIR_ROWS, is_paired, narrowed, offsets, places, stack_bias
 from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_part import Four, half_scales, on_device
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Vector
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
 from llmrs_cli.kernels.dequantise import dequantise
@@ -27,7 +27,7 @@ from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
-from llmrs_cli.kernels.repack import compare, repack
+from llmrs_cli.kernels.repack import Part, compare, repack, stack
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import silu_mul
 
@@ -59,17 +59,17 @@ class PackedLinear:
 # -- loading ------------------------------------------------------------------------------------------------
 
 
-def why_widened(parts: Sequence[Weight]) -> str | None:
+def why_widened(parts: Sequence[Stored]) -> str | None:
     """Why these parts cannot stay packed as one matrix, in a few words; None if they can."""
-    packed = [part for part in parts if isinstance(part, Packed4)]
+    packed = [part for part in parts if isinstance(part, Four)]
     if len(packed) < len(parts):
         return "not all of it 4-bit in its natural order"
-    group, columns = packed[0].group, packed[0].columns
-    if any(part.zeros is None for part in packed):
+    group, columns = packed[0].group, packed[0].shape[1]
+    if any(isinstance(part, Packed4) and part.zeros is None for part in packed):
         return "offsets instead of zeros"
     if any(part.group != group for part in packed):
         return "groups of different sizes"
-    if len(packed) == 2 and packed[0].shape == packed[1].shape and packed[0].shape[0] % PAIR_ROWS:
+    if is_paired(packed) and packed[0].shape[0] % PAIR_ROWS:
         return f"pairs of {packed[0].shape[0]} rows"
     if columns % 8 or tile_group(group, columns) is None:
         return f"groups of {group} in {columns} columns"
@@ -78,53 +78,29 @@ def why_widened(parts: Sequence[Weight]) -> str | None:
     return None
 
 
-def half_scales(part: Packed4) -> NDArray[np.float16] | None:
-    """The scales in float16, or None if that changes one."""
-    if part.scales.dtype == np.float16:
-        return part.scales  # type: ignore[return-value]
-    with np.errstate(over="ignore"):
-        narrow = part.scales.astype(np.float16)
-    return narrow if np.array_equal(narrow.astype(np.float32), part.scales) else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Canonical:
-    """Codes of one matrix on the GPU, in their canonical order."""
-
-    codes: Any
-    """(N, K / 8) uint32"""
-    scales: Any
-    """(N, ceil(K/G)) uint16 bits of float16"""
-    zeros: Any
-    """(N, ceil(K/G)) uint16"""
-
-    def rows(self, chosen: slice) -> tuple[Any, Any, Any]:
-        return self.codes[chosen], self.scales[chosen], self.zeros[chosen]
-
-
 def load_packed(
-    device: CudaDevice, upload: Upload, parts: Sequence[Weight], bias: Sequence[Dense | None], bf16: bool
+    device: CudaDevice, upload: Upload, parts: Sequence[Stored], bias: Sequence[Dense | None], bf16: bool
 ) -> PackedLinear:
-    """Stack parts as `cuda_linear.load_linear` does, and reorder them on the GPU.
+    """Stack parts as `cuda_linear.load_linear` does, in tiles; they are reordered on the GPU where they must be.
 
     `why_widened` has found nothing against it. Raises EngineFault if a value of the result is not the source's.
     """
-    packed = [part for part in parts if isinstance(part, Packed4)]
-    group, columns = packed[0].group, packed[0].columns
-    paired = len(packed) == 2 and packed[0].shape == packed[1].shape
+    packed = [part for part in parts if isinstance(part, Four)]
+    group, columns = packed[0].group, packed[0].shape[1]
     own = tile_group(group, columns)
     assert own is not None
     layout = Layout(sum(part.shape[0] for part in packed), columns, own)
     shape = layout.unit_rows, layout.unit_columns, layout.unit_bytes // 4
     with upload.stream:
-        source = _uploaded(packed, layout.rows, paired, upload)
         matrix = Packed4Matrix(cp.empty(shape, cp.uint32), layout)
-        repack(device, bf16, *source.rows(slice(None)), group, matrix)
-        upload.stream.synchronize()  # kernels read weights without waiting for the kernel before
-        _prove(device, bf16, source, group, matrix)
+        if (tiles := _whole_units(packed)) is not None:
+            for part, first in zip(tiles, offsets(packed), strict=True):
+                units = part.tiles.view(np.uint32)
+                start = first // UNIT_ROWS
+                upload.put(matrix.units[start : start + len(units)], units)
+        else:
+            _reorder(device, upload, packed, bf16, matrix)
     stacked = stack_bias(packed, bias)
-    if paired and stacked is not None:
-        stacked = stacked.reshape(2, -1, PAIR_ROWS).transpose(1, 0, 2).reshape(-1)
     return PackedLinear(
         matrix=matrix,
         bias=None if stacked is None else cp.asarray(stacked),
@@ -134,41 +110,43 @@ def load_packed(
     )
 
 
-def _uploaded(parts: Sequence[Packed4], rows: int, paired: bool, upload: Upload) -> _Canonical:
-    """All parts below one another, or two of them in turns of 8 rows."""
-    words, groups = parts[0].columns // 8, parts[0].scales.shape[1]
-    canonical = _Canonical(
-        cp.empty((rows, words), cp.uint32),
+def _whole_units(parts: Sequence[Four]) -> list[Tiles4] | None:
+    """The parts, if their tiles one after the other are those of the stack."""
+    tiles = [part for part in parts if isinstance(part, Tiles4)]
+    whole = all(part.shape[0] % UNIT_ROWS == 0 for part in tiles[:-1])
+    return tiles if len(tiles) == len(parts) and whole and not is_paired(parts) else None
+
+
+def _reorder(
+    device: CudaDevice, upload: Upload, parts: Sequence[Four], bf16: bool, matrix: Packed4Matrix
+) -> None:
+    """Fill `matrix`: parts go up as they are, into a stack in canonical order, and that into tiles."""
+    (rows, columns), group = matrix.shape, parts[0].group
+    groups = -(-columns // group)
+    stacked = (
+        cp.empty((rows, columns // 8), cp.uint32),
         cp.empty((rows, groups), cp.uint16),
         cp.empty((rows, groups), cp.uint16),
     )
-    for index, (part, first) in enumerate(zip(parts, offsets(parts), strict=True)):
-        scales = half_scales(part)
-        assert scales is not None and part.zeros is not None
-        values: tuple[NDArray[Any], ...] = (
-            np.ascontiguousarray(part.codes).view(np.uint32),
-            np.ascontiguousarray(scales).view(np.uint16),
-            part.zeros.astype(np.uint16),
-        )
-        for whole, own in zip(canonical.rows(slice(None)), values, strict=True):
-            if not paired:
-                upload.put(whole[first : first + len(own)], own)
-                continue
-            apart = cp.empty(own.shape, own.dtype)
-            upload.put(apart, own)
-            whole.reshape(-1, 2, PAIR_ROWS, whole.shape[1])[:, index] = apart.reshape(
-                -1, PAIR_ROWS, whole.shape[1]
-            )
-    return canonical
+    sources = []
+    for part, (first, turns) in zip(parts, places(parts), strict=True):
+        source = on_device(part, upload, first, turns)
+        assert source is not None, "why_widened says that it can be read"
+        stack(device, bf16, source, *stacked)
+        sources.append(source)
+    repack(device, bf16, *stacked, group, matrix)
+    upload.stream.synchronize()  # kernels read weights without waiting for the kernel before
+    _prove(device, bf16, sources, matrix)
 
 
-def _prove(device: CudaDevice, bf16: bool, source: _Canonical, group: int, matrix: Packed4Matrix) -> None:
-    """Every value that a kernel will read out of the tiles is the source's."""
+def _prove(device: CudaDevice, bf16: bool, sources: Sequence[Part], matrix: Packed4Matrix) -> None:
+    """Every value that a kernel will read out of the tiles is that of the file."""
     wrong = cp.zeros(1, cp.int32)
     for rows in slabs(*matrix.shape, packed_plans.SLAB_BYTES):
         values = cp.empty((rows.stop - rows.start, matrix.shape[1]), cp.uint16)
         dequantise(device, bf16, matrix, values, first=rows.start)
-        compare(device, bf16, *source.rows(rows), group, values, wrong)
+        for source in sources:
+            compare(device, bf16, source, values, wrong, top=rows.start)
     count = int(cp.asnumpy(wrong)[0])
     if count:
         raise EngineFault(

@@ -1,7 +1,7 @@
 """Typed results to the bodies of a chat, whole or in chunks of a stream; and what all bodies share.
 
 A `ChatReply` is one response in the making. `take` is given the news of a choice and returns the chunks for
-a stream; `body` is the whole. Both come from the same parts, so they agree.
+a stream; `body` is the whole. Both come from the same parts, so they agree; a stream keeps none of them.
 """
 
 from __future__ import annotations
@@ -78,13 +78,15 @@ class ChatReply:
         prompt_ids: Sequence[int] | None = None,
         logprobs: bool = False,
         one_call: bool = False,
+        whole: bool = True,
     ) -> None:
-        """A parser per choice. `prompt_ids`: give token ids; `one_call`: further tool calls are dropped."""
+        """A parser per choice. `prompt_ids`: give token ids; `one_call`: further tool calls are dropped;
+        `whole`: `body` will be asked for."""
         head = Head("chat.completion", "chatcmpl", model)
         self._head, self._chunk_head = head.fields(), head.fields(".chunk")
         self._prompt_ids = prompt_ids
         self._logprobs = logprobs
-        self._choices = [_ChatChoice(index, parser, one_call) for index, parser in enumerate(parsers)]
+        self._choices = [_ChatChoice(i, parser, one_call, whole) for i, parser in enumerate(parsers)]
 
     def take(self, index: int, event: TextEvent) -> list[dict[str, Any]]:
         """Chunks that tell of `event`; keeps what it holds. The prompt's index is always 0."""
@@ -147,7 +149,7 @@ class ChatReply:
 class _ChatChoice:
     """What one choice of a chat has come to."""
 
-    def __init__(self, index: int, parser: ReplyParser, one_call: bool) -> None:
+    def __init__(self, index: int, parser: ReplyParser, one_call: bool, whole: bool) -> None:
         self.index = index
         self.begun = False
         self.logprobs: list[LogProb] = []
@@ -155,6 +157,7 @@ class _ChatChoice:
         self.finish_reason: str | None = None
         self._parser = parser
         self._one_call = one_call
+        self._whole = whole
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._calls: list[_Call] = []
@@ -166,8 +169,9 @@ class _ChatChoice:
     def take(self, event: TextEvent) -> tuple[dict[str, Any], Sequence[LogProb]]:
         """The delta and the scores of an event."""
         self.begun = True
-        self.logprobs += event.logprobs
-        self.token_ids += event.token_ids
+        if self._whole:
+            self.logprobs += event.logprobs
+            self.token_ids += event.token_ids
         parts = [self._parser.push(event.text, event.token_ids)]
         if event.finish_reason is not None:
             parts.append(self._parser.finish())
@@ -192,8 +196,9 @@ class _ChatChoice:
         reasoning = "".join(part.reasoning for part in parts)
         content = "".join(part.content for part in parts)
         calls = self._new_calls([call for part in parts for call in part.calls])
-        self._reasoning += [reasoning] if reasoning else []
-        self._content += [content] if content else []
+        if self._whole:
+            self._reasoning += [reasoning] if reasoning else []
+            self._content.append(content)
         delta: dict[str, Any] = {}
         if reasoning:
             delta["reasoning_content"] = reasoning

@@ -48,21 +48,10 @@ class ClientGone(Exception):
 
 
 class Answers:
-    """The answers to the prompts of one HTTP request."""
+    """The answers to the prompts of one HTTP request. Whoever made it cancels it in the end."""
 
-    def __init__(
-        self,
-        engine: TextEngine,
-        prompts: Sequence[Sequence[int]],
-        options: GenerateOptions,
-        salt: str,
-        patience: float,
-        pace: Pace,
-    ) -> None:
-        """Begin all of them; raises as `TextEngine.start` does, then none is left.
-
-        `patience`: seconds to wait for the next token; `pace`: when to work on those that came.
-        """
+    def __init__(self, patience: float, pace: Pace) -> None:
+        """`patience`: seconds to wait for the next token; `pace`: when to work on those that came."""
         self._gathered: list[tuple[int, TokenEvent]] = []
         self._pace = pace
         self._arrived = asyncio.Event()
@@ -71,13 +60,11 @@ class Answers:
         self._patience = patience
         self.began = time.monotonic()
         self.generations: list[Generation] = []
-        try:
-            for index, prompt in enumerate(prompts):
-                sink = partial(self._gather, index)
-                self.generations.append(engine.start(prompt, options, salt=salt, sink=sink))
-        except BaseException:
-            self.cancel()
-            raise
+
+    def begin(self, engine: TextEngine, prompt: Sequence[int], options: GenerateOptions, salt: str) -> None:
+        """Begin to answer one more prompt. Raises as `TextEngine.start` does."""
+        sink = partial(self._gather, len(self.generations))
+        self.generations.append(engine.start(prompt, options, salt=salt, sink=sink, keeps=False))
 
     @property
     def finished(self) -> bool:

@@ -41,6 +41,7 @@ async def chat_completions(exchange: Exchange) -> None:
             prompt_ids=prompt.ids if request.delivery.token_ids else None,
             logprobs=request.options.logprobs is not None,
             one_call=not request.parallel_calls,
+            whole=not request.delivery.stream,
         )
 
         def take(news: News) -> Sequence[Any]:
@@ -85,7 +86,8 @@ async def conversation(
     prompt = await service.in_thread(_render, engine, request)
     bound = bool(options.grammar)
     parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
-    with service.answering([prompt.ids], options, salt_of(exchange.caller, request.salt)) as answers:
+    salt = salt_of(exchange.caller, request.salt)
+    async with service.answering([prompt.ids], options, salt) as answers:
         yield prompt, parsers, answers
 
 

@@ -23,15 +23,17 @@ class CompletionReply:
         only_prompt: bool = False,
         logprobs: bool = False,
         token_ids: bool = False,
+        whole: bool = True,
     ) -> None:
-        """`echoes`: the text of each prompt, to stand before its answers; `only_prompt`: and nothing else."""
+        """`echoes`: the text of each prompt, to stand before its answers; `only_prompt`: and nothing else;
+        `whole`: `body` will be asked for."""
         self._head = Head("text_completion", "cmpl", model).fields()
         self._n = n
         self._prompts = prompts
         self._only_prompt = only_prompt
         self._logprobs, self._token_ids = logprobs, token_ids
         self._choices = [
-            _CompletionChoice(index, None if echoes is None else echoes[index // n])
+            _CompletionChoice(index, None if echoes is None else echoes[index // n], whole)
             for index in range(len(prompts) * n)
         ]
 
@@ -92,7 +94,7 @@ class CompletionReply:
 class _CompletionChoice:
     """What one choice of a completion has come to."""
 
-    def __init__(self, index: int, echo: str | None) -> None:
+    def __init__(self, index: int, echo: str | None, whole: bool) -> None:
         self.index = index
         self.texts: list[str] = []
         self.logprobs: list[LogProb] = []
@@ -102,6 +104,7 @@ class _CompletionChoice:
         """Where the text of the latest event begins."""
         self._length = 0
         self._echo = echo
+        self._whole = whole
 
     def take(
         self, event: TextEvent, scores: Sequence[LogProb] | None, only_prompt: bool
@@ -113,9 +116,10 @@ class _CompletionChoice:
         if self._echo is not None:
             text, told, self._echo = self._echo + text, [*(scores or ()), *told], None
         self.offset, self._length = self._length, self._length + len(text)
-        self.texts.append(text)
-        self.logprobs += told
-        self.token_ids += ids
+        if self._whole:
+            self.texts.append(text)
+            self.logprobs += told
+            self.token_ids += ids
         if event.finish_reason is not None:
             self.finish_reason = "length" if only_prompt else event.finish_reason.value
         return text, told, ids

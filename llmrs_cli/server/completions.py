@@ -41,8 +41,9 @@ async def _answer(exchange: Exchange, request: CompletionRequest, place: Place) 
         only_prompt=request.only_prompt,
         logprobs=options.logprobs is not None,
         token_ids=request.delivery.token_ids,
+        whole=not request.delivery.stream,
     )
-    with service.answering(prompts, options, salt_of(exchange.caller, request.salt)) as answers:
+    async with service.answering(prompts, options, salt_of(exchange.caller, request.salt)) as answers:
 
         def take(news: News) -> Sequence[Any]:
             index, event = news

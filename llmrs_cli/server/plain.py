@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -49,17 +50,7 @@ async def detokenize(exchange: Exchange) -> None:
     given = await exchange.read(partial(read_fields, DETOKENIZE))
     engine = exchange.service.engine
     exchange.service.check_model(given.get("model"))
-    if engine.tokenizer is None:
-        raise ModelError("This model has no tokenizer.")
-    for token in given["tokens"]:
-        if token >= engine.vocab:
-            raise RequestError(
-                f"Token id {token} is beyond the vocabulary of {engine.vocab}.",
-                code="invalid_value",
-                param="tokens",
-            )
-    text = await exchange.service.in_thread(engine.tokenizer.decode, given["tokens"], specials=True)
-    await exchange.reply({"prompt": text})
+    await exchange.reply({"prompt": await exchange.service.in_thread(_text, engine, given["tokens"])})
 
 
 async def live(exchange: Exchange) -> None:
@@ -84,6 +75,18 @@ async def version(exchange: Exchange) -> None:
 async def embeddings(exchange: Exchange) -> None:
     """Refused by name."""
     raise HttpError(400, "This server generates text; it makes no embeddings.", code="unsupported")
+
+
+def _text(engine: TextEngine, tokens: Sequence[int]) -> str:
+    if engine.tokenizer is None:
+        raise ModelError("This model has no tokenizer.")
+    if max(tokens, default=0) >= engine.vocab:
+        raise RequestError(
+            f"Token id {max(tokens)} is beyond the vocabulary of {engine.vocab}.",
+            code="invalid_value",
+            param="tokens",
+        )
+    return engine.tokenizer.decode(tokens, specials=True)
 
 
 def _tokens(engine: TextEngine, given: dict[str, Any]) -> tuple[int, ...]:

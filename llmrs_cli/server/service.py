@@ -8,9 +8,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from enum import Enum
 from typing import ParamSpec, TypeVar
 
@@ -129,14 +129,17 @@ class Service:
             if not self._busy:
                 self.idle.set()
 
-    @contextmanager
-    def answering(
+    @asynccontextmanager
+    async def answering(
         self, prompts: Sequence[Sequence[int]], options: GenerateOptions, salt: str
-    ) -> Iterator[Answers]:
-        """Answers that end with the block, whatever happens in it."""
-        answers = Answers(self.engine, prompts, options, salt, self.settings.deadline, self.pace)
+    ) -> AsyncIterator[Answers]:
+        """Answers that end with the block, whatever happens in it. Raises as `TextEngine.start` does."""
+        answers = Answers(self.settings.deadline, self.pace)
         self._active.add(answers)
         try:
+            for prompt in prompts:
+                await self.pace.turn()
+                answers.begin(self.engine, prompt, options, salt)
             yield answers
         finally:
             answers.cancel()

@@ -254,10 +254,12 @@ class TextEngine:
         *,
         salt: str = "",
         sink: Callable[[TokenEvent], None] | None = None,
+        keeps: bool = True,
     ) -> Generation:
         """Begin answering. Requests share cached prefixes only under an equal `salt`.
 
-        `sink`: where the engine's events go, for a caller that hands them to `Generation.take` itself.
+        `sink`: where the engine's events go, for a caller that hands them to `Generation.take` itself;
+        `keeps`: text and scores are kept for `Generation.result`.
 
         Raises RequestError for options out of range, ContextLengthError with both numbers if the prompt
         leaves no room for an answer, EngineFault if the engine is broken.
@@ -274,7 +276,7 @@ class TextEngine:
             for choice in range(options.n)
         ]
         decoders = [self._decoder(options) for _ in requests]
-        return Generation(self._engine, requests, decoders, self.tokenizer, sink)
+        return Generation(self._engine, requests, decoders, self.tokenizer, sink, keeps=keeps)
 
     def _spelled(self, stops: Sequence[str]) -> list[int]:
         """Ids of the control tokens among stop strings; they have no text in which to be found."""

@@ -61,10 +61,13 @@ class Generation:
         decoders: Sequence[StreamDecoder | None],
         tokenizer: Tokenizer | None,
         sink: Callable[[TokenEvent], None] | None = None,
+        *,
+        keeps: bool = True,
     ) -> None:
         """Submit `requests`, one per choice; raises as `EngineThread.submit` does, then none is left.
 
-        With a `sink` nobody iterates: whoever gets its events gives them to `take`, in order.
+        With a `sink` nobody iterates: whoever gets its events gives them to `take`, in order. Unless it
+        `keeps` text and scores, there is no `result`.
         """
         first = requests[0]
         self.seed = first.params.seed
@@ -74,7 +77,8 @@ class Generation:
         self._tokenizer = tokenizer
         self._events: SimpleQueue[TokenEvent] = SimpleQueue()
         self._choices = {
-            request.id: _Choice(request, decoder) for request, decoder in zip(requests, decoders, strict=True)
+            request.id: _Choice(request, decoder, keeps=keeps)
+            for request, decoder in zip(requests, decoders, strict=True)
         }
         self.prompt_logprobs: tuple[LogProb | None, ...] | None = None
         """One per prompt token, None for the first; there with the first event, if asked for."""
@@ -148,7 +152,7 @@ class Generation:
             )
         text, taken = choice.take(event)
         logprobs = tuple(named(score, self._tokenizer) for score in event.logprobs[:taken])
-        choice.logprobs += logprobs
+        choice.keep(logprobs)
         if choice.finish is not None:
             self._left -= 1
             if event.finish is None:
@@ -166,12 +170,14 @@ class Generation:
 class _Choice:
     """What one answer has come to."""
 
-    def __init__(self, request: Request, decoder: StreamDecoder | None) -> None:
+    def __init__(self, request: Request, decoder: StreamDecoder | None, *, keeps: bool) -> None:
+        """`keeps`: text and scores, for `result`."""
         self.number = request.choice
         self.finish: FinishReason | None = None
         self.token_ids: list[int] = []
-        self.logprobs: list[LogProb] = []
         self.cached_tokens = 0
+        self._keeps = keeps
+        self._logprobs: list[LogProb] = []
         self._pieces: list[str] = []
         self._decoder = decoder
         self._min_tokens = request.params.min_tokens
@@ -206,7 +212,7 @@ class _Choice:
     def result(self) -> ChoiceResult:
         """The whole answer."""
         assert self.finish is not None
-        return ChoiceResult("".join(self._pieces), tuple(self.token_ids), self.finish, tuple(self.logprobs))
+        return ChoiceResult("".join(self._pieces), tuple(self.token_ids), self.finish, tuple(self._logprobs))
 
     def _push(self, ids: tuple[int, ...]) -> str:
         if self._decoder is None:
@@ -216,6 +222,13 @@ class _Choice:
         except Exception as error:
             raise LlmrsError("The answer could not be turned into text.") from error
 
+    def keep(self, logprobs: Sequence[LogProb]) -> None:
+        """Scores of the answer's tokens."""
+        if self._keeps:
+            self._logprobs += logprobs
+
     def _keep(self, pieces: list[str]) -> str:
-        self._pieces += pieces
-        return "".join(pieces)
+        text = "".join(pieces)
+        if self._keeps:
+            self._pieces.append(text)
+        return text

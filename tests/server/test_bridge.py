@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
-from llmrs_cli.server.bridge import Answers, Clock
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent, TokenLogprob
+from llmrs_cli.server import bridge
+from llmrs_cli.server.bridge import Answers, ClientGone, Clock
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.text.generate import GenerateOptions
 from tests.helpers.bench import Bench
@@ -21,6 +25,7 @@ LETTERS = byte_ids("abcdefghij")
 @given(st.lists(st.lists(st.sampled_from(LETTERS), max_size=3).map(tuple), min_size=1, max_size=6), st.data())
 def test_however_events_gather_the_same_is_told(rounds: list[tuple[int, ...]], data: st.DataObject) -> None:
     looks = data.draw(st.sets(st.integers(0, len(rounds) - 1)))
+    most = data.draw(st.integers(1, 20))
     ids = tuple(id for tokens in rounds for id in tokens)
 
     def script(request: Request) -> list[TokenEvent]:
@@ -30,10 +35,13 @@ def test_however_events_gather_the_same_is_told(rounds: list[tuple[int, ...]], d
             for i, tokens in enumerate(rounds)
         ]
 
-    async def scene() -> None:
+    async def scene(patched: pytest.MonkeyPatch) -> None:
+        patched.setattr(bridge, "MAX_EVENTS", most)
         bench = Bench(script, at_once=False)
         engine, options = bench.service.engine, GenerateOptions(max_tokens=60, n=2)
-        answers = Answers(engine, [[1, 2], [3]], options, "", 60.0, Pace())
+        answers = Answers(60.0, Pace())
+        for prompt in ([1, 2], [3]):
+            answers.begin(engine, prompt, options, "")
         seen: dict[tuple[int, int], list[int]] = {}
         for i in range(len(rounds)):
             bench.engine.play()
@@ -47,7 +55,55 @@ def test_however_events_gather_the_same_is_told(rounds: list[tuple[int, ...]], d
         assert answers.usage().cached_tokens == 6
         answers.cancel()
 
-    asyncio.run(scene())
+    with pytest.MonkeyPatch.context() as patched:
+        asyncio.run(scene(patched))
+
+
+def unread(events: int, alternatives: int | None) -> tuple[bool, int]:
+    """An answer of so many tokens that nobody reads: whether it was ended, and bytes that were held for it."""
+
+    def scored(request: Request) -> Iterator[TokenEvent]:
+        for i in range(events):
+            token = 1000 + i % 60_000
+            top = tuple((token + k, -0.001 * (i + k)) for k in range(alternatives or 0))
+            scores = () if alternatives is None else (TokenLogprob(token, -0.5 * i, top),)
+            last = FinishReason.LENGTH if i == events - 1 else None
+            yield TokenEvent(request.id, (token,), scores, finish=last)
+
+    async def scene() -> tuple[bool, int]:
+        bench = Bench(scored, at_once=False)
+        answers = Answers(60.0, Pace())
+        answers.begin(bench.service.engine, [1, 2], GenerateOptions(max_tokens=60), "")
+        tracemalloc.start()
+        for _ in range(events):
+            bench.engine.play()
+            if bench.engine.aborted:
+                break
+            await asyncio.sleep(0)
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        gone = bool(bench.engine.aborted)
+        if gone:
+            with pytest.raises(ClientGone):
+                await answers.news()
+        else:
+            assert sum(len(event.token_ids) for _, event in await answers.news()) == events
+        answers.cancel()
+        return gone, held
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("events", "alternatives"), [(40_000, None), (12_000, 0), (1_500, 20)])
+def test_what_nobody_reads_is_held_up_to_a_megabyte(events: int, alternatives: int | None) -> None:
+    gone, held = unread(events, alternatives)
+    assert gone
+    assert held < 2.5 * 2**20
+
+
+@pytest.mark.parametrize(("events", "alternatives"), [(20_000, None), (5_000, 0), (300, 20)])
+def test_less_than_that_is_there_for_whoever_reads_at_last(events: int, alternatives: int | None) -> None:
+    assert not unread(events, alternatives)[0]
 
 
 def test_a_clock_goes_off_once_a_wait_is_too_long_and_never_between_waits() -> None:

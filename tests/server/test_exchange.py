@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent, TokenLogprob
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.server import bridge, exchange
 from llmrs_cli.server.service import Phase
+from llmrs_cli.text.events import LogProb
 from tests.helpers.bench import Bench, Client
 from tests.helpers.byte_tokenizer import byte_ids
 from tests.helpers.fake_engine import reply
@@ -108,6 +111,40 @@ def test_far_more_than_a_client_reads_does_not_gather(monkeypatch: pytest.Monkey
         await bench.ask(client)
         assert client.sent == []
         assert bench.engine.aborted
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_stream_keeps_no_scores_that_it_has_told(path: str) -> None:
+    rounds = 60
+    asked: dict[str, Any] = (
+        {"logprobs": 2} if path == "/v1/completions" else {"logprobs": True, "top_logprobs": 2}
+    )
+    asked |= (
+        {"prompt": "hi"} if path == "/v1/completions" else {"messages": [{"role": "user", "content": "a"}]}
+    )
+
+    def scored(request: Request) -> Iterator[TokenEvent]:
+        scores = (TokenLogprob(HELLO[0], -1.0, ((HELLO[1], -1.0), (HELLO[2], -2.0))),)
+        for i in range(rounds):
+            yield TokenEvent(
+                request.id, HELLO[:1], scores, finish=FinishReason.LENGTH if i == rounds - 1 else None
+            )
+
+    async def scene() -> None:
+        bench = Bench(scored, at_once=False)
+        client = Client({"stream": True, "max_tokens": 50, **asked}, path)
+        task = bench.ask(client)
+        await bench.until_asked()
+        for _ in range(rounds - 1):
+            bench.engine.play()
+            await asyncio.sleep(0)
+        while client.text.count('"top_logprobs"') < rounds - 1:
+            await asyncio.sleep(0.001)
+        assert sum(isinstance(value, LogProb) for value in gc.get_objects()) < 20
+        bench.engine.play()
+        await task
 
     asyncio.run(scene())
 

@@ -123,7 +123,7 @@ def test_forms_are_tried_one_after_the_other_and_only_so_many_wait(monkeypatch: 
 def test_what_is_cut_is_counted_and_told() -> None:
     async def scene() -> None:
         bench = Bench(HELLO, at_once=False)
-        with bench.service.answering([[1, 2], [3]], GenerateOptions(max_tokens=5), "") as answers:
+        async with bench.service.answering([[1, 2], [3]], GenerateOptions(max_tokens=5), "") as answers:
             bench.service.cut_all()
             assert bench.service.cut == 1
             assert len(bench.engine.aborted) == 2
@@ -141,8 +141,9 @@ def test_answers_end_with_their_block() -> None:
     async def scene() -> None:
         bench = Bench(HELLO, at_once=False)
         options = GenerateOptions(max_tokens=5, n=3)
-        with pytest.raises(RuntimeError), bench.service.answering([[1]], options, ""):
-            raise RuntimeError
+        with pytest.raises(RuntimeError):
+            async with bench.service.answering([[1]], options, ""):
+                raise RuntimeError
         assert len(bench.engine.aborted) == 3
         bench.service.close()
 

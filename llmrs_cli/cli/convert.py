@@ -20,6 +20,7 @@ from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import ExitCode, ModelError
 
 if TYPE_CHECKING:
+    from llmrs_cli.cli.models import Chosen
     from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 
@@ -38,7 +39,8 @@ def command(model: ModelOptions, output: str | None, as_json: bool) -> int:
 
     For slow disks and for shipping: the original loads just as well, only later. The copy takes as much room
     again, is verified while it is written and whenever it is read, and runs on every device. Without -o it
-    lies in our cache, and every command that names the model uses it. Prints the folder.
+    lies in our cache, and every command that names the model uses it; 'llmrs rm --converted' removes it.
+    Prints the folder.
 
     \b
       llmrs convert qwen2.5-7b-awq
@@ -53,7 +55,7 @@ def command(model: ModelOptions, output: str | None, as_json: bool) -> int:
     if target is None:
         target, kept = converted_place(chosen.path, make=True), _is_good
         assert target is not None
-    new = _write(checkpoint, chosen.name.text, target, kept, terminal)
+    new = _write(checkpoint, _source(chosen, shipped=kept is None), target, kept, terminal)
     if not new:
         terminal.notice(f"{chosen.name.text} was converted before.")
     report = {
@@ -66,6 +68,12 @@ def command(model: ModelOptions, output: str | None, as_json: bool) -> int:
     }
     terminal.data(json.dumps(report) if as_json else str(target))
     return ExitCode.OK
+
+
+def _source(chosen: Chosen, *, shipped: bool) -> str:
+    """What the copy says it was made of: the name as typed, but in our cache a path that means the same anywhere."""
+    path = chosen.name.path
+    return chosen.name.text if shipped or path is None else str(path.absolute())
 
 
 def _open(path: Path) -> Checkpoint:

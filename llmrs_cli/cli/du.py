@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from llmrs_cli.cli.copies import all_leftovers
 from llmrs_cli.cli.options import json_option
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
@@ -40,13 +41,12 @@ def command(as_json: bool) -> None:
       llmrs du --json | jq .total
     """
     from llmrs_cli.hub.files import size_text
-    from llmrs_cli.hub.leftovers import find_leftovers
 
     terminal = Terminal.standard()
     places = directories()
     used = list(_usage(places))
     total = sum(entry.size for entry in used)
-    leftover = sum(entry.size for entry in find_leftovers(places.hub, places.cache))
+    leftover = sum(entry.size for entry in all_leftovers(places))
     free = shutil.disk_usage(_existing(places.hub)).free
     if as_json:
         report = {"entries": [asdict(entry) for entry in used], "total": total}

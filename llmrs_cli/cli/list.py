@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from llmrs_cli.cli.copies import Copy, kept_copies
 from llmrs_cli.cli.options import json_option
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
@@ -26,7 +27,8 @@ HEADER = ("NAME", "SIZE", "COMMIT", "REVISION", "STATE")
 def command(as_json: bool) -> None:
     """List the models on this machine.
 
-    One line for each commit that is kept, whichever program has fetched it. 'llmrs alias list' shows the
+    One line for each commit that is kept, whichever program has fetched it, and for each copy that
+    'llmrs convert' made of one. 'llmrs alias list' shows the
     short names of models that can be fetched.
 
     \b
@@ -37,11 +39,13 @@ def command(as_json: bool) -> None:
 
     terminal = Terminal.standard()
     places = directories()
-    entries = kept_models(places.hub, places.cache)
+    entries, copies = kept_models(places.hub, places.cache), kept_copies(places)
     if as_json:
-        terminal.data(json.dumps([as_object(entry) for entry in entries]))
+        objects = [*map(as_object, entries), *map(_copy_as_object, copies)]
+        terminal.data(json.dumps(objects))
         return
-    for line in table([HEADER, *map(_row, entries)], right=frozenset({1})):
+    rows = [*map(_row, entries), *map(_copy_row, copies)]
+    for line in table([HEADER, *rows], right=frozenset({1})):
         terminal.data(line)
     if not entries:
         terminal.notice("No model is here yet. 'llmrs alias list' shows names to fetch with 'llmrs pull'.")
@@ -51,6 +55,7 @@ def as_object(entry: Kept) -> dict[str, Any]:
     """What `--json` says of a model: sizes in bytes, null for what it does not have."""
     return {
         "name": entry.name,
+        "kind": "built-in" if entry.repo is None else "repository",
         "repo": entry.repo,
         "commit": entry.commit,
         "revisions": list(entry.revisions),
@@ -58,6 +63,27 @@ def as_object(entry: Kept) -> dict[str, Any]:
         "size": entry.size,
         "unfinished": entry.partial,
     }
+
+
+def _copy_as_object(copy: Copy) -> dict[str, Any]:
+    """The same of a converted copy; its name is that of its source, null where that cannot be read."""
+    return {
+        "name": copy.source,
+        "kind": "converted copy",
+        "repo": None,
+        "commit": None,
+        "revisions": [],
+        "path": str(copy.path),
+        "size": copy.size,
+        "unfinished": 0,
+    }
+
+
+def _copy_row(copy: Copy) -> tuple[str, ...]:
+    from llmrs_cli.hub.files import size_text
+
+    state = "" if copy.source is not None else "not usable"
+    return copy.source or copy.key, size_text(copy.size), "converted", "", state
 
 
 def _row(entry: Kept) -> tuple[str, ...]:

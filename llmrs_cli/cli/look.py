@@ -56,6 +56,8 @@ class Look:
     """Whether there is a chat template; None: not known."""
     converted_from: str | None = None
     """The model that `llmrs convert` made it of."""
+    quantized_from: str | None = None
+    """The model that `llmrs quantize` made it of."""
 
     @property
     def missing(self) -> int:
@@ -68,6 +70,7 @@ def look_here(name: ModelName, access: HubAccess) -> Look | None:
 
     Raises ModelError if it is here and cannot be used.
     """
+    from llmrs_cli.engine.quantise.files import quantised_from
     from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 
     path, commit = where(name, access)
@@ -91,6 +94,7 @@ def look_here(name: ModelName, access: HubAccess) -> Look | None:
         licence=_licence(checkpoint),
         chat=checkpoint.chat_template is not None,
         converted_from=checkpoint.converted_from,
+        quantized_from=quantised_from(path),
     )
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 MOST_SHARE = 0.97
+CONVERTED = "converted"
+"""Folder of our cache for what `llmrs convert` makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ def converted_place(path: Path, *, make: bool = False) -> Path | None:
     from llmrs_cli.engine.weights.checkpoint import open_checkpoint
     from llmrs_cli.engine.weights.convert import key_of
 
-    home = directories().cache / "converted"
+    home = directories().cache / CONVERTED
     if make:
         private_directory(home)
     elif not home.is_dir():

@@ -1,4 +1,4 @@
-"""Removes what nobody misses: parts of downloads, superseded commits, content of no commit.
+"""Removes what nobody misses: parts of downloads, superseded commits, content of no commit, copies of what is gone.
 
 llmrs prune [-y] [-n] [--json]
 """
@@ -10,6 +10,7 @@ import json
 import click
 
 from llmrs_cli.cli.confirm import confirm
+from llmrs_cli.cli.copies import all_leftovers
 from llmrs_cli.cli.options import json_option, quiet_option, removal_options
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
@@ -21,21 +22,22 @@ from llmrs_cli.config import directories
 @json_option
 @quiet_option
 def command(yes: bool, dry_run: bool, as_json: bool, quiet: bool) -> None:
-    """Remove unfinished downloads and superseded commits.
+    """Remove unfinished downloads, superseded commits and stray converted copies.
 
-    A commit is superseded if its branch has moved on and no other stands at it. What changed within the last
-    hour stays: it may be a download under way. On a terminal you are asked first; elsewhere -y is needed.
+    A commit is superseded if its branch has moved on and no other stands at it; a converted copy is stray if
+    its model is gone or has changed. What is unfinished and changed within the last hour stays: it may be
+    under way. On a terminal you are asked first; elsewhere -y is needed.
 
     \b
       llmrs prune -n       only say what would go
       llmrs prune -y
     """
     from llmrs_cli.hub.files import size_text
-    from llmrs_cli.hub.leftovers import find_leftovers, remove_leftovers
+    from llmrs_cli.hub.leftovers import remove_leftovers
 
     terminal = Terminal.standard(quiet=quiet)
     places = directories()
-    found = find_leftovers(places.hub, places.cache)
+    found = all_leftovers(places)
     total = sum(leftover.size for leftover in found)
     if not dry_run and found:
         confirm(terminal, f"Remove {len(found)} leftovers, {size_text(total)}?", yes=yes)

@@ -140,7 +140,10 @@ def _plan(chosen: Chosen, target: Path, group: int | None, plain: bool) -> _Work
 
     checkpoint = open_checkpoint(chosen.path)
     check_source(checkpoint)
-    return _Work(chosen.name.text, checkpoint, Recipe(choose_group(checkpoint, group), plain), target)
+    # Files travel: of a path only its last part is said.
+    source = chosen.name.text if chosen.name.path is None else chosen.name.path.absolute().name
+    recipe = Recipe(choose_group(checkpoint, group), plain, source)
+    return _Work(chosen.name.text, checkpoint, recipe, target)
 
 
 def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *, echo: bool) -> Report:

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from llmrs_cli.cli import complete
+from llmrs_cli.cli.copies import copies_of
 from llmrs_cli.cli.models import model_named
 from llmrs_cli.cli.options import json_option, revision_option, room_options
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.config import load_settings
+from llmrs_cli.config import directories, load_settings
 from llmrs_cli.errors import AccessError, DoesNotFitError, NetworkError, quoted
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def describe(name: ModelName, access: HubAccess, look: Look, room: Room) -> dict
     from llmrs_cli.engine.model.spec import from_config
 
     spec = from_config(look.config) if look.config else None
+    copies = [] if look.path is None else copies_of(name, directories())
     return {
         "model": name.text,
         "source": look.source,
@@ -115,6 +117,8 @@ def describe(name: ModelName, access: HubAccess, look: Look, room: Room) -> dict
         "gated": None if name.alias is None else name.alias.gated,
         "chat_template": look.chat,
         "converted_from": look.converted_from,
+        "quantized_from": look.quantized_from,
+        "converted_copies": [{"path": str(copy.path), "size": copy.size} for copy in copies],
         "files": [{"name": file.name, "size": file.size, "here": file.here} for file in look.files],
         "memory": _memory(name.text, look, room) if spec else None,
     }
@@ -171,6 +175,10 @@ def lines(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _sizes(report)
     if report["converted_from"]:
         yield "converted", f"from {report['converted_from']}, into the order of the kernels"
+    if report["quantized_from"]:
+        yield "quantised", f"from {report['quantized_from']}, by llmrs quantize"
+    for copy in report["converted_copies"]:
+        yield "copy", f"converted, {size_text(copy['size'])}, {copy['path']}"
     if report["licence"]:
         yield "licence", report["licence"]
     if report["chat_template"] is not None:

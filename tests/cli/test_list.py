@@ -39,6 +39,7 @@ def test_json_has_bytes_and_full_commits(llmrs: Run, online: FakeHub) -> None:
     here = sum(file.stat().st_size for file in Path(path).iterdir())
     assert entry == {
         "name": "a/b",
+        "kind": "repository",
         "repo": "a/b",
         "commit": online.repos["a/b"].commit,
         "revisions": ["main"],

@@ -40,7 +40,7 @@ def test_yes_removes_what_was_named_and_nothing_else(llmrs: Run, online: FakeHub
 def test_a_dry_run_only_says_what_would_go(llmrs: Run, online: FakeHub) -> None:
     llmrs("pull", "a/b")
     lines = llmrs("rm", "-n", "a/b").stdout.splitlines()
-    assert [lines[0].split(), lines[1].split()[0]] == [["NAME", "SIZE", "COMMITS"], "a/b"]
+    assert [lines[0].split(), lines[1].split()[0]] == [["NAME", "SIZE", "COMMITS", "COPIES"], "a/b"]
     (report,) = json.loads(llmrs("rm", "-n", "a/b", "--json").stdout)
     assert (report["repo"], report["commits"], report["removed"]) == ("a/b", 1, False)
     assert listed(llmrs) == ["a/b"]

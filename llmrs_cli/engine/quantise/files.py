@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from llmrs_cli import __version__
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.quantise.layer import LINEARS
 from llmrs_cli.engine.quantise.rounding import Rounded
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from llmrs_cli.engine.weights.companions import CONFIG, copy_companions, plain_config, write_json
+from llmrs_cli.engine.weights.store import SINGLE, read_metadata
 from llmrs_cli.engine.weights.words import AWQ_ORDER
 from llmrs_cli.engine.weights.writing import Entry
+
+_SOURCE = "quantized_from"
 
 
 def entries(checkpoint: Checkpoint, group: int) -> dict[str, Entry]:
@@ -62,6 +66,17 @@ def write_small_files(checkpoint: Checkpoint, folder: Path, group: int) -> None:
     config |= {"torch_dtype": "float16", "quantization_config": quantisation_config(group)}
     write_json(folder / CONFIG, config)
     copy_companions(checkpoint, folder)
+
+
+def metadata(source: str) -> dict[str, str]:
+    """What the safetensors file says of itself: PyTorch's order of axes, as its readers want, and its source."""
+    return {"format": "pt", _SOURCE: source, "made_by": f"llmrs {__version__}"}
+
+
+def quantised_from(path: Path) -> str | None:
+    """What the model in the folder `path` was quantised from by us; None: nothing that we know of."""
+    file = path / SINGLE
+    return read_metadata(file).get(_SOURCE) if file.is_file() else None
 
 
 def quantisation_config(group: int) -> dict[str, Any]:

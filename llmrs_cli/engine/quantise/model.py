@@ -15,7 +15,7 @@ import numpy as np
 from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.names import in_layer
 from llmrs_cli.engine.model.rope import rope_tables
-from llmrs_cli.engine.quantise.files import awq_tensors, entries, write_small_files
+from llmrs_cli.engine.quantise.files import awq_tensors, entries, metadata, write_small_files
 from llmrs_cli.engine.quantise.layer import no_inputs, read_layer
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from llmrs_cli.engine.weights.files import shown
@@ -37,6 +37,8 @@ class Recipe:
     group: int
     plain: bool
     """Round to nearest, whatever the activations."""
+    source: str = ""
+    """What the files say the model was made of."""
 
 
 def check_source(checkpoint: Checkpoint) -> None:
@@ -80,7 +82,7 @@ def quantise_model(
     layer's true input. Raises ModelError for values that float16 cannot hold; the files are whole when the
     iterator ends.
     """
-    with TensorFile(folder / SINGLE, entries(checkpoint, recipe.group), {"format": "pt"}) as file:
+    with TensorFile(folder / SINGLE, entries(checkpoint, recipe.group), metadata(recipe.source)) as file:
         walk = _Walk(checkpoint, file, windows, recipe)
         for number in range(checkpoint.spec.layers):
             yield walk.layer(number)

@@ -98,6 +98,14 @@ def read_file(path: Path) -> Tensors:
     return {tensor.name: tensor for tensor in tensors}
 
 
+def read_metadata(path: Path) -> dict[str, str]:
+    """What a safetensors file says of itself, in words; only texts count. Raises ModelError as `read_file`."""
+    _, header = _header(DataFile.open(path))
+    said = header.get("__metadata__")
+    values = said if isinstance(said, dict) else {}
+    return {key: value for key, value in values.items() if isinstance(value, str)}
+
+
 def _header(file: DataFile) -> tuple[int, dict[str, object]]:
     """Where the data begins, and the parsed header."""
     where = shown(file.path)

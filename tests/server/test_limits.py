@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from llmrs_cli.engine import types
-from llmrs_cli.server import schema, settings, sse, translate
-from llmrs_cli.text import grammar, grammar_child
+from llmrs_cli.server import bridge, schema, settings, sse, translate
+from llmrs_cli.text import grammar, grammar_child, sandbox
 
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text("utf-8")
 DEFAULTS = settings.ServerSettings()
@@ -29,7 +29,11 @@ HOLD = (
     f" {grammar.MAX_ENUM:,} values of an enum |",
     f"| pattern | {grammar.MAX_REGEX:,} characters |",
     f"| compiling a form | {grammar_child.SECONDS:g} s of processor time, {grammar_child.MEMORY // MIB} MiB |",
-    f"| unread stream | {settings.STALL_SECONDS:g} s |",
+    f"| rendering a conversation | {sandbox.CPU_SECONDS:g} s of processor time, and"
+    f" {sandbox.SECONDS_PER_INPUT * 1e6:g} µs more a character, up to {sandbox.MOST_SECONDS:g} s: ",
+    f"| unread stream | {settings.STALL_SECONDS:g} s, {bridge.MAX_UNREAD // MIB} MiB"
+    f" (the events in it are joined from {bridge.MAX_EVENTS} on: ",
+    f"| body of a refused request that is still received, unread | {settings.MAX_BODY // MIB} MiB |",
     f"| waiting for a token (`--deadline`) | {DEFAULTS.deadline:g} s |",
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from itertools import count
 from typing import Any
 
 import pytest
@@ -132,6 +134,21 @@ def test_no_other_template_can_be_loaded(source: str) -> None:
 )
 def test_honest_templates_render_as_ever(source: str, text: str) -> None:
     assert render(source, x=[1, 2]) == text
+
+
+@pytest.mark.parametrize(
+    ("loops", "characters", "stopped"),
+    [(100, 0, False), (400, 0, True), (400, 200_000, False), (8_000, 10**6, True)],
+)
+def test_a_longer_conversation_may_take_longer_but_not_for_ever(
+    loops: int, characters: int, stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = count()
+    monkeypatch.setattr("llmrs_cli.text.sandbox.time.thread_time", lambda: 0.0005 * next(ticks))
+    environment = MeteredEnvironment({})
+    template = environment.prepare("{% for i in range(n) %}{% endfor %}")
+    with pytest.raises(BudgetExceeded) if stopped else nullcontext():
+        environment.render(template, {"n": loops, "x": "c" * characters})
 
 
 def test_a_long_conversation_stays_within_the_budget() -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmrs_cli.engine.backends.base import RowLimits, Sizes
 from llmrs_cli.engine.backends.reference import ReferenceBackend
@@ -151,3 +153,51 @@ def test_a_backend_may_know_its_workspace_and_weights_better(monkeypatch: pytest
     stored = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
     assert weight_bytes(checkpoint, Machine(0)) == stored // 2
     assert weight_bytes(checkpoint, ReferenceBackend()) == stored
+
+
+@given(
+    free=st.integers(60, 2_000),
+    weights=st.integers(1, 50),
+    context=st.none() | st.integers(2, 8192),
+    rows=st.none() | st.integers(1, 64),
+    asked=st.booleans(),
+)
+def test_a_plan_fits_or_is_refused(
+    free: int, weights: int, context: int | None, rows: int | None, asked: bool
+) -> None:
+    """One context at least, one for each row at most, and never more than there is."""
+    memory = free * MIB if asked else None
+    try:
+        made = plan(free * MIB, weights=weights * MIB, context=context, rows=rows, memory=memory)
+    except DoesNotFitError as error:
+        assert f"weights {weights} MiB" in str(error)
+        return
+    limits, one = made.limits, -(-made.limits.context // 16)
+    assert made.weights + made.workspace + made.kv <= made.available <= free * MIB
+    assert one <= limits.blocks <= one * limits.rows
+    assert made.kv == limits.blocks * BLOCK_BYTES
+    assert limits.context == context if context else 512 <= limits.context <= 1024
+    assert limits.rows == (rows or 4)
+    assert limits.idle_budget >= limits.busy_budget >= 2 * limits.rows
+    assert limits.cut_from in (0, 1024)
+    assert bool(limits.cut_from) == (context is None and limits.context < 1024)
+
+
+@given(st.lists(st.integers(70, 1_000), min_size=2, max_size=2), st.none() | st.integers(2, 4096))
+def test_more_memory_never_makes_a_smaller_engine(memory: list[int], context: int | None) -> None:
+    def blocks(size: int) -> tuple[int, int]:
+        try:
+            limits = plan(2_000 * MIB, context=context, memory=size * MIB).limits
+        except DoesNotFitError:
+            return 0, 0
+        return limits.context, limits.blocks
+
+    less, more = (blocks(size) for size in sorted(memory))
+    assert less[0] <= more[0] and less[1] <= more[1]
+
+
+def test_memory_that_a_model_holds_already_counts_as_free() -> None:
+    with pytest.raises(DoesNotFitError):
+        plan(free=40 * MIB)
+    assert plan(free=40 * MIB, held=50 * MIB).available == 90 * MIB * 9 // 10
+    assert plan(free=40 * MIB, held=50 * MIB, memory=90 * MIB).available == 90 * MIB

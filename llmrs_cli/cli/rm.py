@@ -63,8 +63,8 @@ def command(
     """Remove models from this machine.
 
     A repository goes with every commit and every unfinished download of it, for all programs that share the
-    Hub's cache, and with its converted copies. Folders and files of yours are never removed. On a terminal you are asked first; elsewhere
-    -y is needed.
+    Hub's cache, and with its converted copies. Folders and files of yours are never removed. On a terminal
+    you are asked first; elsewhere -y is needed.
 
     \b
       llmrs rm qwen2.5-3b

@@ -56,15 +56,11 @@ DEVICE float gumbel(float v) {
     return -log_exact(-e);
 }
 
-// At least gumbel(v), quickly and nearly: infinite where the quick way would be too coarse.
-DEVICE float gumbel_bound(float v) {
-    return v < 1e-4f ? __int_as_float(0x7f800000) : 0.01f - __logf(-__logf(1.0f - v));
-}
-
-// 2³² · exp(d) as an integer, d ≤ 0.
-DEVICE u64 mass(float d) {
-    if (!(d >= -23.0f)) return 0;
-    const float k = rintf(__fmul_rn(d, constant(0x3FB8AA3Bu)));
+// 2³² · exp(d) as an integer, d ≤ 0 or NaN; 2³² itself, which no other d comes near, as 2³² - 1.
+DEVICE u32 mass32(float d) {
+    d = fmaxf(d, -24.0f);  // 0 from -23 on, and of NaN
+    const float magic = 0x1.8p23f, steps = __fadd_rn(__fmul_rn(d, constant(0x3FB8AA3Bu)), magic);
+    const float k = __fsub_rn(steps, magic);
     const float r = __fsub_rn(__fsub_rn(d, __fmul_rn(k, constant(0x3F317200u))), __fmul_rn(k, constant(0x35BFBE8Eu)));
     float p = constant(0x3AB5121Au);
     p = __fadd_rn(__fmul_rn(p, r), constant(0x3C091CF1u));
@@ -72,5 +68,8 @@ DEVICE u64 mass(float d) {
     p = __fadd_rn(__fmul_rn(p, r), constant(0x3E2AAA49u));
     p = __fadd_rn(__fmul_rn(p, r), constant(0x3EFFFFFEu));
     const float y = __fadd_rn(__fadd_rn(__fmul_rn(__fmul_rn(r, r), p), r), 1.0f);
-    return __float2ull_rn(__fmul_rn(y, __int_as_float((int(k) + 32 + 127) << 23)));
+    // The last bits of `steps` are those of k.
+    return __float2uint_rn(__uint_as_float(__float_as_uint(y) + (__float_as_uint(steps) << 23) + (32u << 23)));
 }
+
+DEVICE u64 whole_mass(u32 mass) { return u64(mass) + (mass == ~0u); }

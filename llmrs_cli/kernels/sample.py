@@ -11,14 +11,18 @@ from llmrs_cli.kernels.loader import Unit
 
 UNIT = Unit("sample")
 THREADS = 512
-MAX_SLICE = 65_536
-"""Ids of one block at most: what its histogram counters hold."""
-MAX_BLOCKS = 16
+MAX_SLICE = 1_000_000
+"""Ids of one block at most: a warp counts what it has in 16 bits."""
+MAX_BLOCKS = 32
+"""Of a row: one for each lane of a warp."""
 MAX_BIASES = 1024
 MAX_STOPS = 1024
 """Biases and stop ids of a row; both together are what a block holds."""
-HISTOGRAM_WORDS = 3 * 2048
-PARTIAL_WORDS = 6
+PARTIAL_WORDS = 2 * 32
+"""What a block leaves for the others of its row, twice."""
+MEETING_WORDS = 4
+LIST_WORDS = 3 * THREADS
+"""A row's shortlist."""
 STATE_WORDS = 16
 """Words of a row's sampling state, in the order of `Sampling` in sample.cu."""
 
@@ -48,9 +52,9 @@ class Scratch:
     partials: Any
     """(capacity · PARTIAL_WORDS,) int32"""
     meeting: Any
-    """(2 · rows,) uint32, zeros between launches"""
-    histograms: Any
-    """(2 · capacity · HISTOGRAM_WORDS,) uint32"""
+    """(rows · MEETING_WORDS,) uint32, zeros between launches"""
+    shortlists: Any
+    """(rows · LIST_WORDS,) int32"""
 
 
 def blocks_for(rows: int, vocab: int, multiprocessors: int) -> int:
@@ -81,7 +85,7 @@ def _kernel(mask_words: int) -> Kernel:
         Buffer("pool", "i32", ("rows", "P")),
         Buffer("partials", "i32", ("partial words",)),
         Buffer("meeting", "u32", ("meeting words",)),
-        Buffer("histograms", "u32", ("histogram words",)),
+        Buffer("shortlists", "i32", ("list words",)),
         Scalar("out", "u64"),
         *(Scalar(name, "i32") for name in ("vocab", "count_width", "bias_width", "stop_width", "pool_width")),
     )
@@ -107,12 +111,15 @@ def sample(
     """
     count, vocab = logits.shape
     blocks = blocks_for(count, vocab, multiprocessors)
-    assert scratch.partials.size >= count * blocks * PARTIAL_WORDS and scratch.meeting.size >= 2 * count
-    assert scratch.histograms.size >= 2 * count * blocks * HISTOGRAM_WORDS
+    assert (
+        scratch.partials.size >= count * blocks * PARTIAL_WORDS
+        and scratch.meeting.size >= count * MEETING_WORDS
+    )
+    assert scratch.shortlists.size >= count * LIST_WORDS
     _kernel(ceil_div(vocab, 32)).launch(
         device,
         Shape((blocks, count, 1), (THREADS, 1, 1)),
         logits, rows, tokens_at, positions, state.sampling, state.bias_ids, state.bias_values, state.stop_ids,
-        state.counts, mask, state.pool, scratch.partials, scratch.meeting, scratch.histograms, out,
+        state.counts, mask, state.pool, scratch.partials, scratch.meeting, scratch.shortlists, out,
         vocab, state.counts.shape[1], MAX_BIASES, MAX_STOPS, state.pool.shape[1],
     )  # fmt: skip

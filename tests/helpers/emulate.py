@@ -65,6 +65,8 @@ class EmulatedDevice:
     """Whether sources see the instructions of sm_90a."""
     arch: int = 0
     """What `__CUDA_ARCH__` is, if not 0."""
+    together: bool = False
+    """Whether the blocks of a launch run at the same time, so that they may wait for each other."""
     seed: int = 0
     multiprocessors: int = 3
     shared_limit: int = 227 << 10
@@ -101,6 +103,7 @@ class EmulatedDevice:
             f"-I{MODEL}",
             *(f"-D{name}={value}" for name, value in unit.macros),
             *([f"-DARCH={self.arch}"] if self.arch else []),
+            *(["-DTOGETHER", "-pthread", "-O1"] if self.together else []),
         ]
         library = stem.with_suffix(".so")
         command = ["g++", *options, *(["-DHOPPER"] if self.hopper else []), "-shared", "-fPIC"]

@@ -107,8 +107,8 @@ class DrawPool:
         take = self.arena.take
         return Scratch(
             partials=take("sample partials", (blocks * sampler.PARTIAL_WORDS,), cp.int32),
-            meeting=take("sample meeting", (2 * rows,), cp.uint32, reserve=1024),
-            histograms=take("sample histograms", (2 * blocks * sampler.HISTOGRAM_WORDS,), cp.uint32),
+            meeting=take("sample meeting", (rows * sampler.MEETING_WORDS,), cp.uint32, reserve=1024),
+            shortlists=take("sample shortlists", (rows * sampler.LIST_WORDS,), cp.int32),
         )
 
     def _take(self, count: int) -> Any:

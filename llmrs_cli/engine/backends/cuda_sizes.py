@@ -51,8 +51,10 @@ def row_bytes(limits: RowLimits) -> int:
 
 def head_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
     """Logits of one slice of rows, twice where log-probabilities are asked for, and the sampler's scratch."""
-    blocks = sample.capacity_for(min(limits.rows, HEAD_ROWS), model.vocab, multiprocessors)
-    return 2 * 4 * HEAD_ROWS * model.vocab + 4 * blocks * (sample.PARTIAL_WORDS + 2 * sample.HISTOGRAM_WORDS)
+    rows = min(limits.rows, HEAD_ROWS)
+    blocks = sample.capacity_for(rows, model.vocab, multiprocessors)
+    words = blocks * sample.PARTIAL_WORDS + rows * (sample.MEETING_WORDS + sample.LIST_WORDS)
+    return 2 * 4 * HEAD_ROWS * model.vocab + 4 * words
 
 
 def weight_bytes(shape: tuple[int, ...], form: str, nbytes: int) -> int:

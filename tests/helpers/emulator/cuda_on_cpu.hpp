@@ -1,8 +1,9 @@
 // Runs CUDA kernels on the CPU, thread by thread: what CUDA gives a kernel, and a model of every instruction that our
 // sources write as inline assembly. Slow, and strict where a GPU is lenient: copies land as late as they may.
 //
-// Each thread of a block is a fibre; blocks run one after the other. A warp-wide instruction waits for its lanes,
-// does the work of all of them, and lets them go on. Fragments follow the PTX manual's tables, not our kernels.
+// Each thread of a block is a fibre; blocks run one after the other, or, with TOGETHER, each in a thread of its own. A
+// warp-wide instruction waits for its lanes, does the work of all of them, and lets them go on. Fragments follow the PTX
+// manual's tables, not our kernels.
 #pragma once
 #include <ucontext.h>
 
@@ -11,13 +12,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #define __device__
 #define __global__
 #define __forceinline__ inline
-#define __shared__ static
+#ifdef TOGETHER
+#define OF_BLOCK static thread_local
+#else
+#define OF_BLOCK static
+#endif
+#define __shared__ OF_BLOCK
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __restrict__
@@ -50,8 +57,8 @@ inline uint4 make_uint4(u32 x, u32 y, u32 z, u32 w) { return {x, y, z, w}; }
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-static dim3 threadIdx, blockIdx, blockDim, gridDim;
-alignas(1024) static u8 shared_memory[256 << 10];
+OF_BLOCK dim3 threadIdx, blockIdx, blockDim, gridDim;
+alignas(1024) OF_BLOCK u8 shared_memory[256 << 10];
 
 // ---- fibres -----------------------------------------------------------------------------------------
 
@@ -86,7 +93,7 @@ struct Block {
     void (*body)(void*) = nullptr;
     void* argument = nullptr;
 };
-static Block block;
+OF_BLOCK Block block;
 
 inline Fibre& self() { return block.fibres[block.current]; }
 inline void yield() {
@@ -177,15 +184,24 @@ void call(void (*kernel)(P...), const u64* slots, std::index_sequence<I...>) {
 template <class... P>
 void launch(void (*kernel)(P...), const int* grid, int threads, const u64* slots, unsigned seed) {
     auto body = [&] { call(kernel, slots, std::index_sequence_for<P...>()); };
-    block.body = [](void* held) { (*static_cast<decltype(body)*>(held))(); };
-    block.argument = &body;
-    gridDim = {grid[0], grid[1], grid[2]};
-    blockDim = {threads, 1, 1};
-    u64 state = seed;
-    for (int i : shuffled(grid[0] * grid[1] * grid[2], state)) {
+    auto run = [&](int i, u64 state) {
+        block.body = [](void* held) { (*static_cast<decltype(body)*>(held))(); };
+        block.argument = &body;
+        gridDim = {grid[0], grid[1], grid[2]};
+        blockDim = {threads, 1, 1};
         blockIdx = {i % grid[0], i / grid[0] % grid[1], i / grid[0] / grid[1]};
         run_block(threads, state);
-    }
+        return state;
+    };
+    u64 state = seed;
+    const std::vector<int> order = shuffled(grid[0] * grid[1] * grid[2], state);
+#ifdef TOGETHER
+    std::vector<std::thread> blocks;
+    for (int i : order) blocks.emplace_back(run, i, state + i);
+    for (auto& one : blocks) one.join();
+#else
+    for (int i : order) state = run(i, state);
+#endif
 }
 #define KERNEL_ENTRY(NAME)                                                                                   \
     extern "C" void run_##NAME(const int* grid, int threads, const u64* slots, unsigned seed) {             \
@@ -199,6 +215,24 @@ template <class T> T min(T a, T b) { return b < a ? b : a; }
 inline float __uint_as_float(u32 bits) { float f; std::memcpy(&f, &bits, 4); return f; }
 inline u32 __float_as_uint(float f) { u32 bits; std::memcpy(&bits, &f, 4); return bits; }
 inline float __int_as_float(int bits) { return __uint_as_float(u32(bits)); }
+inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fsub_rn(float a, float b) { return a - b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __logf(float x) { return std::log(x); }
+inline float __log2f(float x) { return std::log2(x); }
+inline float __int2float_rn(int x) { return float(x); }
+inline float __uint2float_rn(u32 x) { return float(x); }
+inline double __ull2double_rn(u64 x) { return double(x); }
+inline u32 __float2uint_rn(float x) {
+    return x >= 0x1p32f ? ~0u : x > 0.0f ? u32(std::nearbyint(double(x))) : 0;
+}
+inline u32 __umulhi(u32 a, u32 b) { return u32(u64(a) * b >> 32); }
+inline int __ffs(u32 bits) { return __builtin_ffs(int(bits)); }
+inline float max_nan(float a, float b) { return a != a || b != b ? NAN : max(a, b); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 inline float __expf(float x) { return std::exp(x); }
 inline u32 __funnelshift_r(u32 low, u32 high, u32 by) {
@@ -207,7 +241,14 @@ inline u32 __funnelshift_r(u32 low, u32 high, u32 by) {
 inline void __syncthreads() { meet(block.all, threadIdx.x, nullptr, [](void**) {}); }
 inline void __syncwarp() { meet(my_warp(), my_lane(), nullptr, [](void**) {}); }
 inline void __threadfence() {}
-inline int atomicAdd(int* at, int by) { const int old = *at; *at += by; return old; }
+template <class T> T atomicAdd(T* at, T by) { return __atomic_fetch_add(at, by, __ATOMIC_SEQ_CST); }
+template <class T> T atomicMax(T* at, T other) {
+    T old = __atomic_load_n(at, __ATOMIC_SEQ_CST);
+    while (old < other && !__atomic_compare_exchange_n(at, &old, other, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return old;
+}
+inline u32 load_acquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+inline void __nanosleep(unsigned) { std::this_thread::yield(); }
 inline u32 atomicOr(u32* at, u32 bits) { const u32 old = *at; *at |= bits; return old; }
 inline u32 atomicCAS(u32* at, u32 wanted, u32 value) { const u32 old = *at; if (old == wanted) *at = value; return old; }
 inline int __syncthreads_or(int mine) {
@@ -240,6 +281,22 @@ inline u32 __ballot_sync(u32, bool mine) {
         for (int i = 0; i < 32; i++) static_cast<Given*>(all[i])->all = bits;
     });
     return given.all;
+}
+// Each of a group gives a value and gets what all of theirs come to.
+template <class T, class Fold> T together(Gathering& group, int place, T mine, Fold fold) {
+    struct Given { T value, all; Fold* fold; int size; } given{mine, mine, &fold, group.size};
+    meet(group, place, &given, [](void** all) {
+        auto of = [&](int i) { return static_cast<Given*>(all[i]); };
+        T result = of(0)->value;
+        for (int i = 1; i < of(0)->size; i++) result = (*of(0)->fold)(result, of(i)->value);
+        for (int i = 0; i < of(0)->size; i++) of(i)->all = result;
+    });
+    return given.all;
+}
+inline u32 __reduce_max_sync(u32, u32 mine) { return together(my_warp(), my_lane(), mine, max<u32>); }
+inline u32 __reduce_min_sync(u32, u32 mine) { return together(my_warp(), my_lane(), mine, min<u32>); }
+inline int __syncthreads_count(int mine) {
+    return together(block.all, threadIdx.x, int(mine != 0), [](int a, int b) { return a + b; });
 }
 inline bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
 template <class T> T __shfl_xor_sync(u32 mask, T value, int by) { return __shfl_sync(mask, value, my_lane() ^ by); }
@@ -361,7 +418,7 @@ inline void load_matrices_transposed(u32 (&r)[4], u32 address) {
 
 // wgmma reads its registers when it is issued and shared memory as late as it may: when it is waited for.
 struct Product { float* d; int sums; u32 a[4]; u64 x; bool add; };
-static std::vector<std::vector<Product>> in_flight(1024);
+OF_BLOCK std::vector<std::vector<Product>> in_flight(1024);
 inline void fence_for_wgmma() {}
 inline void wgmma_begin() {}
 inline void wgmma_end() {}

@@ -1,0 +1,211 @@
+"""The sampler, run on the CPU from its CUDA source, against its definition: the same token, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.arrays import Floats, RowSampling
+from llmrs_cli.engine.backends.reference_sampling import draw_rows
+from llmrs_cli.kernels import sample as sampler
+from llmrs_cli.kernels.sample import RowState, Scratch, sample
+from tests.helpers.emulate import EmulatedDevice, host
+from tests.helpers.fake_cuda import cuda_backend
+from tests.helpers.steps import greedy
+
+CONTEXT = 64
+Draw = Callable[..., tuple[list[int], list[bool]]]
+Known = Sequence[Sequence[int]]
+
+
+@pytest.fixture(scope="module")
+def words() -> Iterator[Callable[[RowSampling], NDArray[np.int32]]]:
+    with cuda_backend():
+        from llmrs_cli.engine.backends.cuda_rows import sampling_words
+
+        yield sampling_words
+
+
+@pytest.fixture(scope="module")
+def draw(tmp_path_factory: pytest.TempPathFactory, words: Any) -> Draw:
+    """Tokens and failures of a launch with `blocks` for each row; rows of the state in reverse order."""
+    gpu = EmulatedDevice(tmp_path_factory.mktemp("emulated"), arch=800, together=True)
+
+    def run(
+        logits: Floats,
+        states: Sequence[RowSampling],
+        known: Known,
+        blocks: int,
+        mask: NDArray[np.uint32] | None = None,
+    ) -> tuple[list[int], list[bool]]:
+        count, vocab = logits.shape
+        order = np.arange(count - 1, -1, -1, dtype=np.int32)
+        state = row_state([states[r] for r in order], [known[r] for r in order], vocab, words)
+        scratch = Scratch(
+            partials=host(np.full(count * blocks * sampler.PARTIAL_WORDS, -1, np.int32)),
+            meeting=host(np.zeros(count * sampler.MEETING_WORDS, np.uint32)),
+            shortlists=host(np.full(count * sampler.LIST_WORDS, -1, np.int32)),
+        )
+        out = host(np.full((count, 2), -1, np.int32))
+        ends = np.array([len(tokens) - 1 for tokens in known], np.int32)
+        before = np.asarray(state.counts).copy()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sampler, "blocks_for", lambda *_: blocks)
+            sample(
+                gpu, 1, host(logits), host(order), host(np.arange(count, dtype=np.int32)), host(ends), state,
+                scratch, None if mask is None else host(mask), out.data.ptr,
+            )  # fmt: skip
+        assert not np.asarray(scratch.meeting).any()
+        ids = np.asarray(out)[:, 0]
+        for r, row in enumerate(order):
+            assert state.pool[row, len(known[r])] == ids[r]
+            before[row, ids[r]] += penalised(states[r])
+        assert np.array_equal(before, state.counts)
+        return ids.tolist(), np.asarray(out)[:, 1].astype(bool).tolist()
+
+    return run
+
+
+def penalised(state: RowSampling) -> bool:
+    return bool(state.repetition_penalty != 1 or state.presence_penalty or state.frequency_penalty)
+
+
+def row_state(states: Sequence[RowSampling], known: Known, vocab: int, words: Any) -> RowState:
+    rows = len(states)
+    bias_ids, stop_ids = np.zeros((2, rows, sampler.MAX_BIASES), np.int32)
+    bias_values = np.zeros((rows, sampler.MAX_BIASES), np.float32)
+    counts = np.zeros((rows, vocab + vocab % 2), np.uint16)
+    for r, (state, tokens) in enumerate(zip(states, known, strict=True)):
+        bias_ids[r, : len(state.bias_ids)] = state.bias_ids
+        bias_values[r, : len(state.bias_ids)] = state.bias_values
+        stop_ids[r, : len(state.stop_ids)] = state.stop_ids
+        np.add.at(counts[r], list(tokens[state.prompt_length :]), 1)
+        counts[r, list(tokens[: state.prompt_length])] |= 0x8000
+    packed = np.stack([words(state) for state in states])
+    pool = np.full((rows, CONTEXT), -1, np.int32)
+    return RowState(*map(host, (packed, bias_ids, bias_values, stop_ids, counts, pool)))
+
+
+def check(
+    draw: Draw,
+    logits: Floats,
+    states: Sequence[RowSampling],
+    blocks: int,
+    known: Known = (),
+    mask: NDArray[np.uint32] | None = None,
+) -> list[int]:
+    known = known or [[1, 2, 3]] * len(states)
+    wanted = draw_rows(logits, states, [np.array(tokens, np.int32) for tokens in known], mask)
+    ids, failed = draw(logits, states, known, blocks, mask)
+    assert failed == wanted.failed.tolist()
+    wrong = [(r, ids[r], int(wanted.ids[r]), states[r]) for r in range(len(ids)) if ids[r] != wanted.ids[r]]
+    assert not wrong, f"{len(wrong)} of {len(ids)}: {wrong[:2]}"
+    return ids
+
+
+def random_states(rng: np.random.Generator, count: int, vocab: int) -> list[RowSampling]:
+    pick = rng.choice
+    plain = [
+        greedy(
+            prompt=3,
+            temperature=float(pick([0.0, 1e-5, 0.3, 0.8, 1.0, 2.0])),
+            top_k=int(pick([0, 0, 1, 3, 30, 250, 10**6])),
+            top_p=float(pick([0.0, 0.3, 0.95, 1.0, 1.0])),
+            min_p=float(pick([0.0, 0.0, 1e-9, 0.02, 0.6])),
+            repetition_penalty=float(pick([1.0, 1.3, 0.5])),
+            presence_penalty=float(pick([0.0, 0.7, -2.0])),
+            frequency_penalty=float(pick([0.0, 0.31, -0.5])),
+            seed=int(rng.integers(0, 2**63)) * 2 + 1,
+            choice=int(rng.integers(0, 4)),
+            bias_ids=np.unique(rng.integers(0, vocab, int(pick([0, 5, 900])))).astype(np.int32),
+            stop_ids=np.unique(rng.integers(0, vocab, int(pick([0, 3])))).astype(np.int32),
+            min_length=int(pick([0, 50])),
+        )
+        for _ in range(count)
+    ]
+    return [
+        replace(state, bias_values=rng.uniform(-3, 3, len(state.bias_ids)).astype(np.float32))
+        for state in plain
+    ]
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("vocab", [40, 1001, 6000])
+@pytest.mark.parametrize("masked", [True, False])
+def test_draws_are_those_of_the_definition(draw: Draw, vocab: int, blocks: int, masked: bool) -> None:
+    rng = np.random.default_rng(vocab + blocks)
+    count = 10
+    logits = (rng.standard_normal((count, vocab)) * rng.choice([0.1, 3, 10], (count, 1))).astype(np.float32)
+    logits[:, :7] = np.round(logits[:, :7])  # ties
+    logits[1] = np.round(logits[1])  # many ties
+    logits[2, ::3] = -np.inf
+    known = [rng.integers(0, vocab, int(rng.integers(1, 40))).tolist() for _ in range(count)]
+    mask = rng.integers(0, 2**32, (count, -(-vocab // 32)), dtype=np.uint32) if masked else None
+    check(draw, logits, random_states(rng, count, vocab), blocks, known, mask)
+
+
+FILTERS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "top-p": {"top_p": 0.9},
+    "top-p tiny": {"top_p": 1e-6},
+    "top-k": {"top_k": 40},
+    "top-k 1": {"top_k": 1},
+    "large top-k": {"top_k": 700, "top_p": 0.8},
+    "both": {"top_k": 40, "top_p": 0.5},
+    "min-p": {"min_p": 0.1},
+    "all": {"top_k": 300, "top_p": 0.9, "min_p": 0.3},
+}
+
+
+def hard_rows(vocab: int) -> dict[str, Floats]:
+    """Logits that leave little to go by."""
+    noise = np.random.default_rng(vocab).standard_normal(vocab).astype(np.float32)
+    lone = np.full(vocab, -np.inf, np.float32)
+    lone[vocab // 2] = -3
+    few = lone.copy()
+    few[::97] = noise[::97]
+    close = (np.arange(vocab) % 3 == 0) * np.float32(2e-7) + np.float32(1)
+    return {
+        "equal": np.zeros(vocab, np.float32),
+        "one finite": lone,
+        "few finite": few,
+        "rising": np.linspace(-5, 5, vocab, dtype=np.float32),
+        "tied after division": close.astype(np.float32),
+        "signed zeros": np.where(noise > 0, np.float32(0), np.float32(-0.0)),
+        "tiny": noise * np.float32(1e-38),
+        "huge": np.clip(noise * np.float32(1e37), -3e37, 3e37),
+        "none": np.full(vocab, -np.inf, np.float32),
+    }
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+def test_hard_rows_are_drawn_as_defined(draw: Draw, filters: str) -> None:
+    rows = hard_rows(1203)
+    states = [greedy(temperature=0.7, seed=11 + r, **FILTERS[filters]) for r in range(len(rows))]
+    check(draw, np.stack(list(rows.values())), states, 2)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("filters", ["none", "top-p", "top-k"])
+def test_a_row_that_is_no_number_fails_alone(draw: Draw, filters: str, value: float) -> None:
+    logits = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32)
+    logits[1, 433] = value
+    state = greedy(temperature=1.0, seed=5, **FILTERS[filters])
+    _, failed = draw(logits, [state] * 3, [[1]] * 3, 2)
+    assert failed == [False, True, False]
+    banned = replace(state, stop_ids=np.array([433], np.int32), min_length=9)
+    _, failed = draw(logits, [banned] * 3, [[1]] * 3, 2)
+    assert failed == [False, True, False]
+
+
+def test_a_token_depends_on_no_other_row_and_on_no_number_of_blocks(draw: Draw) -> None:
+    rng = np.random.default_rng(3)
+    logits = (rng.standard_normal((9, 2500)) * 2).astype(np.float32)
+    states = [greedy(temperature=0.8, seed=r, **kind) for r, kind in enumerate(FILTERS.values())]
+    alone = [check(draw, logits[r : r + 1], [states[r]], 1)[0] for r in range(9)]
+    assert check(draw, logits, states, 4) == alone

@@ -28,6 +28,13 @@ def quoted(value: object, limit: int = 60) -> str:
     return shortener.repr(value)
 
 
+def escaped(name: str, limit: int = 256) -> str:
+    """A name from a file or a user that stands in a message without quotes: on one line, shortened."""
+    return (
+        name[:limit] if name[:limit].isprintable() else name[:limit].encode("unicode_escape").decode("ascii")
+    )
+
+
 class ExitCode(IntEnum):
     """Exit statuses of the command `llmrs`; `llmrs help exit-codes` prints this table."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmrs_cli.errors import RequestError
+from llmrs_cli.errors import RequestError, escaped
 
 JsonSchema = Mapping[str, Any]
 MAX_INTEGER = 2**53
@@ -31,6 +31,7 @@ class Kind:
 
 def refuse(where: str, rule: str, code: str = "invalid_value") -> RequestError:
     """The error for a value that is not what its field takes."""
+    where = escaped(where)
     return RequestError(f"{where} must be {rule}.", code=code, param=where)
 
 

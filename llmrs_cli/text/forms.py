@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from llmrs_cli.errors import RequestError
+from llmrs_cli.errors import RequestError, escaped
 from llmrs_cli.text import grammar
 from llmrs_cli.text.grammar import FIELD
 
@@ -132,9 +132,7 @@ def _read(
     """The fields of an object that are given; null is absent."""
     for name in value:
         if name not in kinds:
-            raise _refuse(
-                f"{where}.{name[:MAX_NAME]}", f"left out: only {', '.join(kinds)} have a meaning there"
-            )
+            raise _refuse(f"{where}.{name}", f"left out: only {', '.join(kinds)} have a meaning there")
     given = {name: entry for name, entry in value.items() if entry is not None}
     for name in required:
         if name not in given:
@@ -146,4 +144,5 @@ def _read(
 
 
 def _refuse(where: str, rule: str) -> RequestError:
+    where = escaped(where)
     return RequestError(f"{where} must be {rule}.", code="invalid_value", param=where)

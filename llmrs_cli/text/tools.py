@@ -198,13 +198,14 @@ def _calls(text: str, names: frozenset[str]) -> list[ToolCall] | None:
 
 
 def _as_call(value: Any, names: frozenset[str]) -> ToolCall | None:
-    if not isinstance(value, dict) or value.get("name") not in names:
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str) or name not in names:
         return None
     arguments = value.get("arguments", value.get("parameters", {}))
     if not isinstance(arguments, dict):
         return None
     try:
-        return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
+        return ToolCall(name, json.dumps(arguments, ensure_ascii=False))
     except (ValueError, RecursionError):
         return None
 

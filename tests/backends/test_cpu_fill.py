@@ -124,3 +124,7 @@ def test_threads_end_when_a_matrix_is_filled(backend: CpuBackend) -> None:
     before = threading.active_count()
     prepared(backend, dense(np.random.default_rng(3), 1000, 16))
     assert threading.active_count() == before
+
+
+def test_only_machines_of_many_threads_read_much_ahead() -> None:
+    assert [CpuBackend(threads=count).read_ahead >> 20 for count in (1, 4, 16)] == [8, 8, 392]

@@ -27,7 +27,7 @@ class Prepared:
 class Recorder:
     """Every linear layer and vector in the order of the calls."""
 
-    read_ahead: ClassVar[int] = 0
+    read_ahead: int = 0
     reorders: ClassVar[bool] = False
 
     linears: list[Prepared] = field(default_factory=list)

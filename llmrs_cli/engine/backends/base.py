@@ -121,7 +121,7 @@ class Backend(ABC):
     """Steps launched before the oldest one's tokens are read: 0 or 1."""
     sizes: ClassVar[Sizes] = Sizes()
     """Of an engine by default."""
-    read_ahead: ClassVar[int] = 0
+    read_ahead: int = 0
     """Bytes of weights that may be read from files before they are asked for; 0 reads one after the other."""
     reorders: ClassVar[bool] = False
     """Whether 4-bit weights are given to `prepare_linear` as their files hold them (`Words4`, `Tiles4`)."""

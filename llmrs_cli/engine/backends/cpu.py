@@ -27,6 +27,10 @@ from llmrs_cli.kernels.simd.crew import Crew, usable_threads
 from llmrs_cli.kernels.simd.layout import LANES, Arena
 
 NO_NORM = np.empty(0, np.float32)
+READ_AHEAD = 8 << 20
+"""Bytes of weights: on a laptop more costs memory at the moment of the peak, and no time is won."""
+MORE_AHEAD, FEW_THREADS = 32 << 20, 4
+"""For each thread beyond so many, which would wait for a single reader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,6 @@ class CpuBackend(Backend):
 
     name = "cpu"
     block_size = softmax.BLOCK
-    read_ahead = 8 << 20  # more costs memory at the moment of the peak and no time is won
     reorders = True
 
     def __init__(self, cache: Path | None = None, threads: int | None = None) -> None:
@@ -53,6 +56,7 @@ class CpuBackend(Backend):
         self.notice = self._loops.notice
         """Why compiled loops are not kept, or None."""
         self.threads = usable_threads() if threads is None else threads
+        self.read_ahead = READ_AHEAD + MORE_AHEAD * max(self.threads - FEW_THREADS, 0)
         self._crew = Crew(self.threads, self._loops.help_out)
         self._board = self._crew.board
         self._arena = Arena()

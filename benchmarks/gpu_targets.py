@@ -5,6 +5,8 @@
 Weights are random. Each target takes up to ten minutes; `--slice` does a little of each and, with
 `--model tiny --device cpu`, shows on any machine that the scenarios work. What needs a GPU is left out elsewhere
 and said. Answers are compared in the mode whose bits do not depend on company, where the device has it.
+
+Longer than most files: each target is a scene of its own, and all of them share one place, server and client.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import math
 import os
 import random
 import signal
+import socket
 import statistics
 import subprocess
 import sys
@@ -32,6 +35,7 @@ from benchmarks.load_targets import MIB, Result, ask, at_once, body, leaving, pr
 from benchmarks.random_model import random_model
 from benchmarks.watched_server import Setup, Watched, until
 from llmrs_cli.server.load_client import Answer
+from llmrs_cli.server.run import allow_files
 
 BLOCK = 64
 """Tokens of a KV block on CUDA; a multiple of that of other devices."""
@@ -254,6 +258,58 @@ async def hard_requests(place: Place) -> Result:
     return result
 
 
+async def slow_readers(place: Place) -> Result:
+    """H8: of 1,024 connections 256 read slowly, and tokens are drawn as fast as when all read."""
+    result, rates = Result(), dict[str, list[float]]()
+    many, slow = place.of(1024, 24), place.of(256, 6)
+    with Watched(place.setup(1024)) as server:
+        await server.ready()
+        for _ in range(place.of(3, 1)):
+            for name, lagging in (("all_read", 0), ("some_read_slowly", slow)):
+                rate = await _drawn(place, server, many - lagging, lagging)
+                rates.setdefault(name, []).append(round(rate, 1))
+    before, beside = (statistics.median(found) for found in rates.values())
+    result.figures |= {"tok_s": rates}
+    result.bound("drop", 1 - beside / before, 0.02 if place.gpu else 1)
+    return result
+
+
+async def _drawn(place: Place, server: Watched, fast: int, slow: int) -> float:
+    """Tokens a second that the engine draws for so many clients, each of which asks again and again."""
+    given = body(prompts(1, 64, seed=8)[0], place.of(512, 64))
+
+    async def read() -> None:
+        while True:
+            assert (await ask(server, given)).error is None
+
+    clients = [asyncio.create_task(read()) for _ in range(fast)]
+    clients += [asyncio.create_task(_read_slowly(server, given)) for _ in range(slow)]
+    await asyncio.sleep(place.of(10, 2))
+    drawn, began = await server.metric("generation_tokens_total"), time.monotonic()
+    await asyncio.sleep(place.of(30, 2))
+    drawn, seconds = await server.metric("generation_tokens_total") - drawn, time.monotonic() - began
+    failed = [client for client in clients if client.done()]
+    for client in clients:
+        client.cancel()
+    await asyncio.gather(*clients, return_exceptions=True)
+    await server.idle()
+    assert not failed, failed
+    return drawn / seconds
+
+
+async def _read_slowly(server: Watched, given: dict[str, Any]) -> None:
+    """About 5 KB a second, less than a stream has."""
+    loop, data = asyncio.get_running_loop(), json.dumps(given).encode()
+    while True:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, (server.target.host, server.target.port))
+            await loop.sock_sendall(client, server.target.request("POST", "/v1/completions", data))
+            while await loop.sock_recv(client, 512):
+                await asyncio.sleep(0.1)
+
+
 def _scores(answer: Any) -> Sequence[Any]:
     found: Sequence[Any] = answer.get("choices", [{}])[0].get("prompt_logprobs") or ()
     return found
@@ -277,6 +333,7 @@ TARGETS: dict[str, Callable[[Place], Coroutine[Any, Any, Result]]] = {
     "H4": soak,
     "H5": faults,
     "H7": hard_requests,
+    "H8": slow_readers,
 }
 
 
@@ -287,7 +344,8 @@ def main() -> int:
     parser.add_argument("--model", default="qwen2.5-0.5b")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--slice", action="store_true")
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
+    allow_files()
     told: dict[str, Any] = {}
     report = {
         "date": time.strftime("%Y-%m-%d"),

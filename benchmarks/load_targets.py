@@ -1,11 +1,12 @@
 """Load on a server of a tiny model: many at once, clients that leave or do not read, overload, soak, start and stop.
 
-    python -m benchmarks.load_targets [--slice] [--out benchmarks/load-targets.json] [L1 L2 ...]
+    python -m benchmarks.load_targets [--slice | --nightly] [--out benchmarks/load-targets.json] [L1 L2 ...]
 
 Runs each target, prints its figures and compares them with its bounds; the status is 1 if one is missed. In the
-file, targets that are not run keep their figures. L6, L8 and L9 are tests, L8 with twenty times their examples.
-`--slice` is what CI runs: L1 to L5 and L7 in small. It enforces what does not depend on how busy the machine is
-(failures, equal answers, leaks), and only reports times.
+file, targets that are not run keep their figures. L6, L8 and L9 are tests, L8 with twenty times their examples and
+with the fuzzer (`pip install atheris`) for a minute on each reader. `--slice` is what CI runs: L1 to L5 and L7 in
+small. It enforces what does not depend on how busy the machine is (failures, equal answers, leaks), and only reports
+times. `--nightly` is the long form of those that have one, the soak, the fuzzer and L9: an hour or so each.
 
 Longer than most files: each target is a scene of its own, and all of them share one server, client and table of bounds.
 """
@@ -31,6 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import fuzz
 from benchmarks.watched_server import NAME, Setup, Watched, anonymous
 from llmrs_cli.server.load import percentile, series
 from llmrs_cli.server.load_client import Answer, complete
@@ -61,9 +63,11 @@ class Size:
     small: bool
     folder: str
     device: str
+    long: bool = False
 
-    def of(self, whole: int, part: int) -> int:
-        return part if self.small else whole
+    def of(self, whole: int, part: int, long: int = 0) -> int:
+        """So much as a whole, in small, and at night (0: as a whole)."""
+        return part if self.small else long if self.long and long else whole
 
     def setup(self, rows: int, queue: int = 1024, context: int | None = None) -> Setup:
         return Setup(self.folder, self.device, rows, context, queue)
@@ -238,7 +242,7 @@ async def overload(size: Size) -> Result:
 async def soak(size: Size) -> Result:
     """L5: thousands of short requests, some left, some with schemas, some bad; memory and objects stay."""
     result, rng = Result(), random.Random(6)
-    count, step, warm = size.of(10_000, 2_400), size.of(1_000, 200), size.of(2_000, 1_200)
+    count, step, warm = size.of(10_000, 2_400, 300_000), size.of(1_000, 200), size.of(2_000, 1_200)
     shared = prompts(8, 64, seed=7)
     told: Counter[str] = Counter()
     points: list[tuple[int, int]] = []
@@ -307,13 +311,17 @@ async def lifecycle(size: Size) -> Result:
 
 
 async def generated_requests(size: Size) -> Result:
-    """L8: a hundred generated requests of each kind and path, of the right kind and of the wrong one."""
-    return _tests("tests/server/test_openapi.py", SOAK="1")
+    """L8: a hundred generated requests of each kind and path, right and wrong ones; eight readers under a fuzzer."""
+    result, seconds = _tests("tests/server/test_openapi.py", SOAK="1"), size.of(60, 5, 450)
+    found = {name: await asyncio.to_thread(fuzz.fuzz, name, seconds) for name in fuzz.NAMES}
+    result.figures["fuzzed"] = found
+    result.bound("faults", sum(figures["faults"] for figures in found.values()), 0)
+    return result
 
 
 async def stateful(size: Size) -> Result:
     """L9: the scheduler against a naive model, by generated sequences of what may happen to it."""
-    return _tests("tests/engine/test_scheduler_properties.py")
+    return _tests("tests/engine/test_scheduler_properties.py", SOAK=str(size.of(0, 0, 1)))
 
 
 def _tests(path: str, **variables: str) -> Result:
@@ -340,11 +348,14 @@ TARGETS: dict[str, Callable[[Size], Coroutine[Any, Any, Result]]] = {
     "L9": stateful,
 }
 SLICE = ("L1", "L2", "L3", "L4", "L5", "L7")
+NIGHTLY = ("L5", "L8", "L9")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--slice", action="store_true")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--slice", action="store_true")
+    form.add_argument("--nightly", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS])
@@ -359,13 +370,13 @@ def main() -> int:
     }
     missed = 0
     with tempfile.TemporaryDirectory(prefix="llmrs-") as folder:
-        size = Size(given.slice, str(write_tiny(Path(folder) / NAME, MODEL)), given.device)
-        for name in given.targets or (SLICE if given.slice else TARGETS):
+        size = Size(given.slice, str(write_tiny(Path(folder) / NAME, MODEL)), given.device, given.nightly)
+        for name in given.targets or (SLICE if given.slice else NIGHTLY if given.nightly else TARGETS):
             load, began = os.getloadavg()[0], time.monotonic()
             result = asyncio.run(TARGETS[name](size))
             missed += len(result.missed)
             seconds = round(time.monotonic() - began, 1)
-            told[name] = {
+            told[f"{name} nightly" if given.nightly else name] = {
                 "what": (TARGETS[name].__doc__ or "").partition(": ")[2],
                 "date": time.strftime("%Y-%m-%d"),
                 "load_before": round(load, 2),

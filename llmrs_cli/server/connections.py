@@ -30,7 +30,7 @@ def http_server(app: Any) -> uvicorn.Server:
         server_header=False,
         proxy_headers=False,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=MAX_CONNECTIONS + 1,  # one that comes is counted before it is refused
         timeout_keep_alive=30,
         timeout_graceful_shutdown=1,
     )

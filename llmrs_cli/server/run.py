@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import resource
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -29,6 +30,8 @@ from llmrs_cli.text.generate import TextEngine
 
 CUT_SECONDS = 5.0
 """For the last words to requests that are cut off."""
+OPEN_FILES = MAX_CONNECTIONS + 128
+"""As many as connections, and those of the process itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,16 @@ def serve(
     listener: socket.socket, settings: ServerSettings, load: Load, tell: Tell, *, quiet: bool = False
 ) -> int:
     """Serve until told to stop; the exit status. Raises what opening the model raises."""
+    allow_files()
     return asyncio.run(_Life(listener, settings, load, tell, quiet).run())
+
+
+def allow_files() -> None:
+    """Ask for as many open files as there may be connections: many systems give a process 1,024 unless it asks."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class _Life:

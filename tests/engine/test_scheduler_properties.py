@@ -107,7 +107,7 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = pytest.mark.timeout(3600 if SOAK else 120)(Machine.TestCase)
 TestMachine.settings = settings(
-    max_examples=5_000 if SOAK else 300, stateful_step_count=200 if SOAK else 40, deadline=None
+    max_examples=5_000 if SOAK else 300, stateful_step_count=200 if SOAK else 100, deadline=None
 )
 
 

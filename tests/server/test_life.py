@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from llmrs_cli.cli import serve as serve_command
 from llmrs_cli.cli.models import Chosen, model_named
 from llmrs_cli.cli.root import root
 from llmrs_cli.errors import ModelError
-from llmrs_cli.server.run import listen
+from llmrs_cli.server.run import OPEN_FILES, allow_files, listen
 from tests.helpers.script_model import write_script_model
 from tests.helpers.served import PATIENCE, Reply, Served, served, wait_until
 
@@ -99,6 +100,26 @@ def halted(server: Served) -> Iterator[None]:
         yield
     finally:
         os.kill(child, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "asked"),
+    [
+        (1024, 4096, OPEN_FILES),
+        (1024, resource.RLIM_INFINITY, OPEN_FILES),
+        (256, 1100, 1100),
+        (OPEN_FILES, OPEN_FILES, None),
+        (resource.RLIM_INFINITY, resource.RLIM_INFINITY, None),
+    ],
+)
+def test_it_asks_for_as_many_files_as_it_takes_connections(
+    soft: int, hard: int, asked: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: told.append(limits))
+    allow_files()
+    assert told == ([] if asked is None else [(asked, hard)])
 
 
 def test_told_to_stop_when_idle_it_ends_well(own: Served) -> None:

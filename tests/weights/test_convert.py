@@ -245,17 +245,17 @@ def test_a_manifest_that_makes_no_sense_is_refused_without_a_crash(copy: Path, c
 # -- faults while writing ---------------------------------------------------------------------------------
 
 
-def failing_calls(call: str) -> Iterator[tuple[int, Any]]:
-    real = getattr(os, call)
+def failing_calls(owner: Any, call: str) -> Iterator[tuple[int, Any]]:
+    real = getattr(owner, call)
     for k in range(60):
         seen = 0
 
-        def fail(*arguments: Any, k: int = k) -> Any:
+        def fail(*arguments: Any, k: int = k, **named: Any) -> Any:
             nonlocal seen
             seen += 1
             if seen == k + 1:
                 raise OSError(28, "No space left on device")
-            return real(*arguments)
+            return real(*arguments, **named)
 
         yield k, fail
         if seen <= k:
@@ -264,14 +264,18 @@ def failing_calls(call: str) -> Iterator[tuple[int, Any]]:
     raise AssertionError("it never ended without a failure")
 
 
-@pytest.mark.parametrize("call", ["pwrite", "fsync", "rename"])
+@pytest.mark.parametrize(
+    ("owner", "call"),
+    [(os, "pwrite"), (os, "fsync"), (os, "rename"), (Path, "write_text"), (shutil, "copyfile")],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
 def test_the_k_th_failure_of_the_disk_leaves_nothing_and_the_next_run_completes(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, call: str
 ) -> None:
-    for k, fail in failing_calls(call):
+    for k, fail in failing_calls(owner, call):
         target = tmp_path / f"c{k}"
         with monkeypatch.context() as patch:
-            patch.setattr(os, call, fail)
+            patch.setattr(owner, call, fail)
             try:
                 converted(source, target)
             except (OSError, LlmrsError):

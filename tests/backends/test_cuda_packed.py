@@ -7,18 +7,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4
+from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.engine.weights.convert import convert
+from llmrs_cli.engine.weights.load import load_model
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4, Words4
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
 from tests.helpers.canonical import dense, packed4, packed8, words4
 from tests.helpers.emulate import EmulatedDevice, host
 from tests.helpers.fake_cuda import cuda_backend
+from tests.helpers.tiny_model import TinyModel, write_tiny
 
 
 @pytest.fixture(scope="module")
@@ -187,6 +193,41 @@ def test_float32_scales_that_are_halves_stay_packed(room: Any, device: EmulatedD
     assert room.why_widened([wide]) is None
     made = room.load_packed(device, room.upload, [wide], [None], False)
     assert unpack(made.matrix.units.view(np.uint8), 64, 16, 200)[1].tolist() == part.scales.tolist()
+
+
+def values_of(device: EmulatedDevice, handle: Any, packed: bool) -> NDArray[np.float16]:
+    """What lies on the GPU, as float16."""
+    found = host(np.zeros(handle.shape, np.uint16))
+    if packed:
+        dequantise(device, False, handle.matrix, found)
+    else:
+        found[...] = handle.weight
+    return np.asarray(found).view(np.float16)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_model_is_loaded_without_unpacking_anything_on_the_host(
+    device: EmulatedDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    """A converted copy too; the values on the GPU are those of the file, whichever way they came."""
+    source = open_checkpoint(write_tiny(tmp_path / "m", TinyModel("qwen2", layers=1, awq=True, vocab=320)))
+    (tmp_path / "c").mkdir()
+    list(convert(source, "m", tmp_path / "c"))
+    prefix = "model.layers.0."
+    usual = {
+        name: source.parameters[f"{prefix}{name}.weight"].read()
+        for name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.down_proj")
+    }
+    for form in (Words4, Tiles4):
+        monkeypatch.delattr(form, "canonical")
+    for checkpoint in (source, open_checkpoint(tmp_path / "c")):
+        with cuda_backend(packed=packed) as backend:
+            backend.device = device
+            layer = load_model(checkpoint, backend, context=16).layers[0]
+        q, k, v, down = usual.values()
+        for handle, parts in ((layer.qkv, [q, k, v]), (layer.down, [down])):
+            wanted = np.concatenate([part.dequantise() for part in parts]).astype(np.float16)
+            assert np.array_equal(values_of(device, handle, packed), wanted)
 
 
 # -- products -----------------------------------------------------------------------------------------------

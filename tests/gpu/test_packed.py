@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.backends.base import Backend
 from llmrs_cli.engine.backends.reference import ReferenceBackend
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.engine.weights.convert import convert
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
 from llmrs_cli.kernels.dequantise import dequantise
@@ -67,14 +68,13 @@ def run(
     m, layout = len(x), case.matrix.layout
     deep, hopper = device.shared_limit >= DEEP_SHARED, device.loader.arch == packed_plans.HOPPER
     if m <= packed_small.MAX_TOKENS:
-        stream = packed_plans.stream_plan(device.multiprocessors, layout.group, deep)
-        scratch = room(*packed_small.scratch_sizes(stream, layout))
-        small(device, bf16, stream, epilogue, case.matrix, out, scratch, x=x, bias=bias)
+        stream = packed_plans.stream_plan(device.multiprocessors, layout.group, deep, hopper)
+        small(device, bf16, stream, epilogue, case.matrix, out, x=x, bias=bias)
     else:
         tiles = packed_plans.tile_plan(device.multiprocessors, m, layout.group, deep, hopper)
         scratch = room(*packed_large.scratch_sizes(tiles, layout, m))
         large(device, bf16, tiles, epilogue, case.matrix, out, scratch, x=x, bias=bias)
-    assert not scratch.arrivals.any()
+        assert not scratch.arrivals.any()
 
 
 @pytest.mark.parametrize("bf16", TYPES)
@@ -118,10 +118,11 @@ def test_norm_comes_first(device: CudaDevice, bf16: bool, m: int, k: int, group:
     rows = rng.permutation(m + 3)[:m].astype(np.int32)
     picked = residual[rows].astype(np.float64)
     normed = picked / np.sqrt((picked**2).mean(axis=1, keepdims=True) + 1e-6) * gamma
-    plan = packed_plans.stream_plan(device.multiprocessors, case.matrix.layout.group, True)
+    hopper = device.loader.arch == packed_plans.HOPPER
+    plan = packed_plans.stream_plan(device.multiprocessors, case.matrix.layout.group, True, hopper)
     out = cp.full((m, 384), np.nan, cp.float32)
     small(
-        device, bf16, plan, "logits", case.matrix, out, room(*packed_small.scratch_sizes(plan, case.matrix.layout)),
+        device, bf16, plan, "logits", case.matrix, out,
         residual=cp.asarray(residual), norm=cp.asarray(gamma), eps=1e-6, rows=cp.asarray(rows),
     )  # fmt: skip
     assert error(cp.asnumpy(out), normed @ case.values.T) < 2 * rounding(bf16)
@@ -242,6 +243,26 @@ def test_packed_answers_are_the_stored_ones(backend: Backend, name: str) -> None
         margins = row["top2_margin"]
         sure = next((i for i, margin in enumerate(margins) if margin < MARGIN[False]), len(answer))
         assert answer[:sure] == row["greedy_ids"][:sure]
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_converted_copy_becomes_the_tiles_of_its_source(
+    backend: Backend, tmp_path: Path, name: str
+) -> None:
+    source = open_checkpoint(DATA / "golden" / "checkpoints" / name)
+    (tmp_path / "c").mkdir()
+    list(convert(source, name, tmp_path / "c"))
+    ours, theirs = (
+        load_model(checkpoint, backend) for checkpoint in (open_checkpoint(tmp_path / "c"), source)
+    )
+    for layer, right in zip(ours.layers, theirs.layers, strict=True):
+        for label in ("qkv", "o", "gate_up", "down"):
+            found, wanted = getattr(layer, label), getattr(right, label)
+            assert type(found) is type(wanted)
+            if hasattr(found, "matrix"):
+                assert (found.matrix.units == wanted.matrix.units).all(), label
+            else:
+                assert (found.weight == wanted.weight).all(), label
 
 
 def test_a_prompt_of_many_tokens_goes_through_slabs(

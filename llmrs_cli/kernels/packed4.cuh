@@ -33,18 +33,23 @@ DEVICE u32 mask_or(u32 bits, u32 mask, u32 also) {
     return out;
 }
 
+// In a float16 number a code takes mantissa bits 6 to 9 beside the exponent of 16, or bits 2 to 5 beside that of 256, so one
+// rotation serves two pairs. bfloat16 has bits for the first alone.
+constexpr u32 EVEN_UNIT = BF16 ? 0x00080008u : 0x00040004u, EVEN_BASE = BF16 ? 0x41804180u : 0x5c005c00u;
+constexpr u32 ODD_UNIT = BF16 ? 0x00080008u : 0x00400040u, ODD_BASE = BF16 ? 0x41804180u : 0x4c004c00u;
+constexpr u32 SIGNS = 0x80008000u;
+
 // What the codes of a group need, for rows g and g + 8 of a tile.
 struct Head {
-    u32 offset[2];  // -(16 + zero), twice
+    u32 offset[2];  // -(16 or 256 + zero), twice
     float scale[2];
 };
 
 DEVICE Head read_head(const u8* tile, int group, int g) {
     const uint2 words = *reinterpret_cast<const uint2*>(tile + CODE_BYTES + group * HEAD_BYTES + g * 8);
-    constexpr u32 UNIT = BF16 ? 0x00080008u : 0x00400040u, SIXTEEN = BF16 ? 0xc180c180u : 0xcc00cc00u;
     Head head;
-    head.offset[0] = (words.x >> 16) * UNIT + SIXTEEN, head.scale[0] = float_of_f16(words.x & 0xffffu);
-    head.offset[1] = (words.y >> 16) * UNIT + SIXTEEN, head.scale[1] = float_of_f16(words.y & 0xffffu);
+    head.offset[0] = (words.x >> 16) * EVEN_UNIT + (EVEN_BASE | SIGNS), head.scale[0] = float_of_f16(words.x & 0xffffu);
+    head.offset[1] = (words.y >> 16) * ODD_UNIT + (ODD_BASE | SIGNS), head.scale[1] = float_of_f16(words.y & 0xffffu);
     return head;
 }
 
@@ -59,11 +64,11 @@ DEVICE u32 word_of(const uint4& words, int step) {
 
 // The A registers of one step: rows g, g + 8, g, g + 8; columns 2c, 2c, 2c + 8, 2c + 8 and the next ones.
 DEVICE void decode(u32 word, const Head& head, u32 (&a)[4]) {
-    constexpr u32 MASK = BF16 ? 0x00780078u : 0x03c003c0u, SIXTEEN = BF16 ? 0x41804180u : 0x4c004c00u;
-    constexpr int SHIFT = BF16 ? 3 : 0;
 #pragma unroll
-    for (int pair = 0; pair < 4; pair++) {
-        const u32 plus_sixteen = mask_or(__funnelshift_r(word, word, 4 * pair + SHIFT), MASK, SIXTEEN);
-        a[pair] = add_pairs(plus_sixteen, head.offset[pair % 2]);
+    for (int pair = 0; pair < 4; pair += 2) {
+        const u32 odd = __funnelshift_r(word, word, 4 * pair + (BF16 ? 7 : 4));
+        const u32 even = BF16 ? __funnelshift_r(word, word, 4 * pair + 3) : odd;
+        a[pair] = add_pairs(mask_or(even, 15 * EVEN_UNIT, EVEN_BASE), head.offset[0]);
+        a[pair + 1] = add_pairs(mask_or(odd, 15 * ODD_UNIT, ODD_BASE), head.offset[1]);
     }
 }

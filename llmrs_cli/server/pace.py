@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
-SLICE = 0.001
+SLICE = 0.002
 """Seconds. A request passes through the loop some seven times before its first answer, a refusal too, so with 64
 others under way it waits for about as many slices, each with what goes on beside them."""
 

@@ -40,6 +40,8 @@ from tests.helpers.tiny_model import TinyModel, write_tiny
 
 MODEL = TinyModel(vocab=512, hidden=64, ffn=128, context=2048, tokenizer=True)
 MIB = 2**20
+ROUNDS = 3
+"""Of those that measure milliseconds."""
 
 
 @dataclass
@@ -72,8 +74,12 @@ class Size:
     def setup(self, rows: int, queue: int = 1024, context: int | None = None) -> Setup:
         return Setup(self.folder, self.device, rows, context, queue)
 
-    def timed(self, result: Result, name: str, value: float, most: float) -> None:
-        """A bound on a time: only told in small, where it is the machine that is measured."""
+    def timed(self, result: Result, name: str, value: float | Sequence[float], most: float) -> None:
+        """A bound on a time, or on the median of several, each of which is told as well. Only told in small,
+        where it is the machine that is measured."""
+        if not isinstance(value, float):
+            result.figures[f"{name}_each"] = [round(one, 3) for one in value]
+            value = statistics.median(value)
         result.bound(name, value, float("inf") if self.small else most)
 
 
@@ -128,16 +134,18 @@ async def concurrency(size: Size) -> Result:
         await server.ready()
         asked = [body(prompt, 32) for prompt in prompts(32, 24)]
         alone = [(await ask(server, one)).text for one in asked]
-        await server.look()
-        answers = await at_once(64, [partial(ask, server, one) for one in asked * size.of(16, 8)])
-        seen = await server.look()
+        answers, looks = list[Answer | None](), []
+        for _ in range(size.of(ROUNDS, 1)):
+            await server.look()
+            answers += await at_once(64, [partial(ask, server, one) for one in asked * size.of(16, 8)])
+            looks.append(await server.look())
     errors = [answer for answer in answers if answer is None or answer.error]
     different = sum(a is not None and a.text != alone[i % len(alone)] for i, a in enumerate(answers))
     result.figures["requests"] = len(answers)
     result.bound("failed", len(errors), 0)
     result.bound("different_from_alone", different, 0)
-    result.figures["loop_lag_p99_ms"] = seen["loop_lag_p99_ms"]
-    size.timed(result, "loop_stall_p99_ms", seen["loop_stall_p99_ms"], 20)
+    result.figures["loop_lag_p99_ms"] = [look["loop_lag_p99_ms"] for look in looks]
+    size.timed(result, "loop_stall_p99_ms", [look["loop_stall_p99_ms"] for look in looks], 20)
     return result
 
 
@@ -214,28 +222,32 @@ async def _stalled(server: Watched, prompt: list[int]) -> socket.socket:
 
 async def overload(size: Size) -> Result:
     """L4: 512 arrivals in a second where 80 find room; those are served, the rest is refused at once."""
-    result = Result()
+    result, answers = Result(), list[Answer]()
+    refusals, recoveries = list[float](), list[float]()
     with Watched(size.setup(16, queue=64)) as server:
         await server.ready()
         await ask(server, body([1, 2], 4))
-        tasks = []
-        for prompt in prompts(512, 24, seed=5):
-            tasks.append(asyncio.create_task(ask(server, body(prompt, 64))))
-            await asyncio.sleep(1 / 512)
-        answers = await asyncio.gather(*tasks)
-        began = time.monotonic()
-        plain = await ask(server, body([1, 2], 4))
-        recovery = time.monotonic() - began
+        for number in range(size.of(ROUNDS, 1)):
+            tasks = []
+            for prompt in prompts(512, 24, seed=5 + number):
+                tasks.append(asyncio.create_task(ask(server, body(prompt, 64))))
+                await asyncio.sleep(1 / 512)
+            came = await asyncio.gather(*tasks)
+            began = time.monotonic()
+            plain = await ask(server, body([1, 2], 4))
+            recoveries.append(time.monotonic() - began)
+            refused = sorted(1e3 * (a.ended - a.began) for a in came if a.status == 429)
+            refusals.append(percentile(refused, 99) if refused else 0.0)
+            answers += came
     told = Counter(answer.status for answer in answers)
-    refused = sorted(1e3 * (a.ended - a.began) for a in answers if a.status == 429)
     result.figures |= {"served": told[200], "refused": told[429]}
     result.bound(
         "neither_served_nor_refused", sum(count for code, count in told.items() if code not in (200, 429)), 0
     )
     result.bound("failed_of_those_accepted", sum(a.status == 200 and a.error is not None for a in answers), 0)
     result.bound("failed_after", int(plain.error is not None), 0)
-    size.timed(result, "refusal_p99_ms", percentile(refused, 99) if refused else 0.0, 50)
-    size.timed(result, "recovery_seconds", recovery, 1)
+    size.timed(result, "refusal_p99_ms", refusals, 50)
+    size.timed(result, "recovery_seconds", max(recoveries), 1)
     return result
 
 

@@ -21,7 +21,7 @@ from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4, Word
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
-from tests.helpers.canonical import dense, packed4, packed8, words4
+from tests.helpers.canonical import dense, packed4, packed8, permuted4, words4
 from tests.helpers.emulate import EmulatedDevice, host
 from tests.helpers.fake_cuda import cuda_backend
 from tests.helpers.tiny_model import TinyModel, write_tiny
@@ -137,12 +137,12 @@ def test_parts_are_widened_on_the_device_as_the_host_would(
     usual = weight(24, columns=64, group=32)
     parts: list[Stored] = [words4(rng, "awq", 16, 64, 32), words4(rng, "gptq", 8, 64, 24), usual]
     parts += [tiled(weight(72, columns=64, group=32)), dense(rng, 16, 64), packed8(rng, 8, 64)]
-    parts += [packed4(rng, 8, 64, 32, offsets=True)]
+    parts += [packed4(rng, 8, 64, 32, offsets=True), permuted4(rng, 16, 64, 32)]
     made = load_linear(device, room.upload, parts, [None] * len(parts), bf16)
     wanted = np.concatenate([narrowed(part.dequantise(), bf16) for part in parts])
     assert np.array_equal(made.weight, wanted)
     assert made.note == f"{'bf16' if bf16 else 'f16'} from 4 bit + 8 bit + float32"
-    pair: list[Stored] = [words4(rng, "awq", 16, 64, 32), dense(rng, 16, 64)]
+    pair: list[Stored] = [permuted4(rng, 16, 64, 32), dense(rng, 16, 64)]
     bias = [Dense(np.arange(16, dtype=np.float32)), None]
     turns = load_linear(device, room.upload, pair, bias, bf16)
     values = np.stack([narrowed(part.dequantise(), bf16).reshape(2, 8, 64) for part in pair], axis=1)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.backends.base import UnsupportedOp
 from llmrs_cli.engine.backends.cuda_part import on_device
 from llmrs_cli.engine.backends.cuda_upload import Upload
-from llmrs_cli.engine.weights.packed import Dense, Packed8, Stored, canonical, f32_to_bf16
+from llmrs_cli.engine.weights.packed import Dense, Packed8, Permuted4, Stored, canonical, f32_to_bf16
 from llmrs_cli.kernels.launch import Device
 from llmrs_cli.kernels.repack import widen
 
@@ -58,11 +58,14 @@ def load_linear(
     with upload.stream:
         weight = cp.empty((n, k), cp.uint16)
         for part, (first, turns) in zip(parts, places(parts), strict=True):
-            packed = on_device(part, upload, first, turns)
+            own = _rows_of(part, weight, first, turns)
+            packed = on_device(part.weight if isinstance(part, Permuted4) else part, upload, first, turns)
             if packed is None:
-                _put(part, weight, first, turns, bf16, upload)
-            else:
-                widen(device, bf16, packed, weight)
+                _put(part, own, bf16, upload)
+                continue
+            widen(device, bf16, packed, weight)
+            if isinstance(part, Permuted4):
+                own[...] = own[..., cp.asarray(np.argsort(part.inputs))]
     stacked = stack_bias(parts, bias)
     return CudaLinear(
         weight=weight,
@@ -85,19 +88,27 @@ def places(parts: Sequence[Stored]) -> list[tuple[int, int]]:
     return [(first, 1) for first in offsets(parts)]
 
 
-def _put(part: Stored, weight: Any, first: int, turns: int, bf16: bool, upload: Upload) -> None:
-    """Write a part into its rows of (N, K) values, a slab at a time; they are there once the stream has come so far."""
-    k = weight.shape[1]
-    own = weight[first:] if turns == 1 else weight.reshape(-1, turns, PAIR_ROWS, k)
+def _rows_of(part: Stored, weight: Any, first: int, turns: int) -> Any:
+    """A view of the rows that a part has: (N, K), or (N/8, 8, K) where parts take turns."""
+    n, k = part.shape
+    return (
+        weight[first : first + n]
+        if turns == 1
+        else weight.reshape(-1, turns, PAIR_ROWS, k)[:, first // PAIR_ROWS]
+    )
+
+
+def _put(part: Stored, own: Any, bf16: bool, upload: Upload) -> None:
+    """Write a part into its rows, a slab at a time; the values are there once the stream has come so far."""
     for rows, slab in slabs(canonical(part)):
         bits = to_bits(slab, bf16)
-        if turns == 1:
+        if own.ndim == 2:
             upload.put(own[rows], bits)
             continue
         apart = cp.empty(bits.shape, cp.uint16)
         upload.put(apart, bits)
         among = slice(rows.start // PAIR_ROWS, rows.stop // PAIR_ROWS)
-        own[among, first // PAIR_ROWS] = apart.reshape(-1, PAIR_ROWS, k)
+        own[among] = apart.reshape(-1, *own.shape[1:])
 
 
 def kind_of(part: Stored) -> str:

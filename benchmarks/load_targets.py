@@ -297,6 +297,38 @@ async def soak(size: Size) -> Result:
     return result
 
 
+async def large_bodies(size: Size) -> Result:
+    """bodies: as large as may be, of every kind, right and wrong; the loop stays free for everybody else."""
+    result, messages = (
+        Result(),
+        [{"role": "user", "content": "word " * 150}, {"role": "assistant", "content": "a"}],
+    )
+    asked: dict[str, tuple[str, bytes]] = {
+        "text": ("/v1/completions", _packed({"prompt": "word " * 780_000})),
+        "prompts": ("/v1/completions", _packed({"prompt": [[7] * 1900] * 64, "max_tokens": 4, "n": 1})),
+        "ids": ("/v1/completions", b'{"prompt":[' + b"1," * 1_900_000 + b"1]}"),
+        "strings": ("/v1/completions", b'{"prompt":[' + b'"",' * 1_300_000 + b'""]}'),
+        "conversation": ("/v1/chat/completions", _packed({"messages": messages * 2047})),
+        "no_json": ("/v1/completions", b'{"prompt":"' + b"a" * 4_000_000),
+        "detokenize": ("/detokenize", _packed({"tokens": [1] * 262_144})),
+        "tokenize": ("/tokenize", _packed({"prompt": "word " * 780_000})),
+    }
+    with Watched(size.setup(16)) as server:
+        await server.ready()
+        for name, (path, data) in asked.items():
+            await server.look()
+            statuses = {await server.post(path, data) for _ in range(size.of(ROUNDS, 1))}
+            seen = await server.look()
+            result.bound(f"{name}_failed", sum(status not in (200, 400) for status in statuses), 0)
+            size.timed(result, f"{name}_stall_ms", seen["loop_stall_most_ms"], 50)
+        await server.idle()
+    return result
+
+
+def _packed(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
 async def kill_loop(size: Size) -> Result:
     """L6: a batch that is killed fifty times loses and repeats nothing."""
     return _tests("tests/cli/test_batch_kills.py")
@@ -358,6 +390,7 @@ TARGETS: dict[str, Callable[[Size], Coroutine[Any, Any, Result]]] = {
     "L7": lifecycle,
     "L8": generated_requests,
     "L9": stateful,
+    "bodies": large_bodies,
 }
 SLICE = ("L1", "L2", "L3", "L4", "L5", "L7")
 NIGHTLY = ("L5", "L8", "L9")

@@ -17,7 +17,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import asdict, dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,6 +86,7 @@ class Window:
             "files": len(list(Path("/proc/self/fd").iterdir())),
             "loop_lag_p99_ms": round(1e3 * percentile(lags, 99), 2) if lags else 0.0,
             "loop_stall_p99_ms": round(1e3 * percentile(stalls, 99), 2) if stalls else 0.0,
+            "loop_stall_most_ms": round(1e3 * max(stalls, default=0.0), 2),
         }
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps(report))
@@ -134,6 +137,18 @@ class Watched:
         await until(self._file.exists)
         report: dict[str, Any] = json.loads(self._file.read_text())
         return report
+
+    async def post(self, path: str, data: bytes) -> int:
+        """The status of an answer, which is read whole."""
+
+        def ask() -> int:
+            with closing(HTTPConnection(self.target.host, self.target.port, timeout=PATIENCE)) as connection:
+                connection.request("POST", path, data, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                response.read()
+                return response.status
+
+        return await asyncio.to_thread(ask)
 
     async def metric(self, name: str) -> float:
         """The value of a series that has one label set."""

@@ -17,8 +17,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from llmrs_cli.engine.quantise.files import awq_entries, awq_words
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
-from llmrs_cli.engine.weights.packed import Dense
+from llmrs_cli.engine.weights.packed import Dense, Packed4, Weight
+from llmrs_cli.engine.weights.quantisation import read_quantisation
 from llmrs_cli.engine.weights.writing import Entry, TensorFile
 from llmrs_cli.errors import EngineFault, UsageError
 
@@ -92,17 +97,47 @@ def _on_disk(checkpoint: Checkpoint, random_weights: bool, say: Callable[[str], 
 
 
 def write_checkpoint(checkpoint: Checkpoint, folder: Path) -> None:
-    """A model of 16-bit or 32-bit weights as a folder that `open_checkpoint` takes."""
-    parameters = checkpoint.parameters
-    if any(parameter.form not in STORED for parameter in parameters.values()):
-        raise UsageError("Random weights of 4 bits are not written to disk; name a model that is there.")
-    entries = {name: Entry(STORED[p.form], p.shape) for name, p in parameters.items()}
+    """A model of random weights as a folder that `open_checkpoint` takes; 4-bit ones become AWQ's words.
+
+    Raises UsageError for 4 bits in another format.
+    """
+    entries: dict[str, Entry] = {}
+    for name, parameter in checkpoint.parameters.items():
+        if parameter.form in STORED:
+            entries[name] = Entry(STORED[parameter.form], parameter.shape)
+            continue
+        pieces = awq_entries(parameter.shape, _group(checkpoint, parameter.shape[1]))
+        entries |= {f"{_module(name)}.{piece}": entry for piece, entry in pieces.items()}
     (folder / "config.json").write_text(json.dumps(checkpoint.config), encoding="utf-8")
     with TensorFile(folder / "model.safetensors", entries, {"format": "pt"}) as file:
-        for name, parameter in parameters.items():
-            values = parameter.read()
-            assert isinstance(values, Dense)
-            file.write(name, values.data.view(entries[name].kind))
+        for name, parameter in checkpoint.parameters.items():
+            for tensor, values in _tensors(name, parameter.read()).items():
+                file.write(tensor, values.view(entries[tensor].kind))
+
+
+def _group(checkpoint: Checkpoint, columns: int) -> int:
+    """Columns of a 4-bit layer that share a scale."""
+    found = read_quantisation(checkpoint.config)
+    if found is None or found.method != "awq" or found.by_rows:
+        raise UsageError("Random weights of 4 bits are written as AWQ only; name a model that is there.")
+    return found.group_of(columns)
+
+
+def _module(weight: str) -> str:
+    return weight.removesuffix(".weight")
+
+
+def _tensors(name: str, weight: Weight) -> dict[str, NDArray[Any]]:
+    """What is stored of a weight: random codes are as random in another order, so their bytes are words as they are."""
+    if isinstance(weight, Dense):
+        return {name: weight.data}
+    assert isinstance(weight, Packed4) and weight.zeros is not None
+    n, k = weight.shape
+    return {
+        f"{_module(name)}.qweight": weight.codes.reshape(-1).view(np.int32).reshape(k, n // 8),
+        f"{_module(name)}.qzeros": awq_words(weight.zeros),
+        f"{_module(name)}.scales": np.ascontiguousarray(weight.scales.T),
+    }
 
 
 def _read_once(path: Path) -> None:

@@ -17,9 +17,9 @@ from llmrs_cli.bench import first_token, startup
 from llmrs_cli.bench.startup import CACHES, write_checkpoint
 from llmrs_cli.engine.model.spec import from_config
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
-from llmrs_cli.engine.weights.packed import Dense
+from llmrs_cli.engine.weights.packed import Dense, Packed4
 from llmrs_cli.engine.weights.random import random_checkpoint
-from llmrs_cli.errors import EngineFault
+from llmrs_cli.errors import EngineFault, UsageError
 from tests.helpers.tiny_model import TinyModel, tiny_config, write_tiny
 
 MILESTONES = "imported_s", "first_weight_s", "last_weight_s", "ready_s", "first_token_s"
@@ -50,6 +50,28 @@ def test_what_is_written_is_the_checkpoint(
         assert isinstance(wanted, Dense) and isinstance(found, Dense)
         assert found.data.dtype == wanted.data.dtype
         assert np.array_equal(found.data, wanted.data), name
+
+
+def test_words_of_4_bits_are_written_as_random_as_the_checkpoint_is(tmp_path: Path) -> None:
+    checkpoint = configured(tmp_path / "config", TinyModel("qwen2", awq=True))
+    write_checkpoint(checkpoint, written := tmp_path / "config")
+    again = open_checkpoint(written)
+    assert set(again.parameters) == set(checkpoint.parameters)
+    for name, parameter in checkpoint.parameters.items():
+        wanted, found = parameter.read(), again.parameters[name].read()
+        if isinstance(wanted, Dense):
+            assert np.array_equal(found.dequantise(), wanted.dequantise()), name
+            continue
+        assert isinstance(wanted, Packed4) and isinstance(found, Packed4)
+        assert np.array_equal(found.scales, wanted.scales) and np.array_equal(found.zeros, wanted.zeros)  # type: ignore[arg-type]
+        assert np.array_equal(np.bincount(found.unpack().flat), np.bincount(wanted.unpack().flat))
+
+
+def test_other_words_of_4_bits_are_refused(tmp_path: Path) -> None:
+    checkpoint = configured(tmp_path / "config", TinyModel(awq=True))
+    checkpoint.config["quantization_config"]["version"] = "gemv"
+    with pytest.raises(UsageError, match="as AWQ only"):
+        write_checkpoint(checkpoint, tmp_path)
 
 
 # -- the process ----------------------------------------------------------------------------------------

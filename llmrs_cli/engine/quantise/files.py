@@ -36,23 +36,30 @@ def entries(checkpoint: Checkpoint, group: int) -> dict[str, Entry]:
         if not module.endswith(LINEARS):
             found[name] = Entry("F16", parameter.shape)
             continue
-        n, k = parameter.shape
-        found[f"{module}.qweight"] = Entry("I32", (k, n // 8))
-        found[f"{module}.qzeros"] = Entry("I32", (k // group, n // 8))
-        found[f"{module}.scales"] = Entry("F16", (k // group, n))
+        found |= {f"{module}.{piece}": entry for piece, entry in awq_entries(parameter.shape, group).items()}
     return found
+
+
+def awq_entries(shape: tuple[int, ...], group: int) -> dict[str, Entry]:
+    """The tensors of one layer of (N, K) weights, K a multiple of the group."""
+    n, k = shape
+    return {
+        "qweight": Entry("I32", (k, n // 8)),
+        "qzeros": Entry("I32", (k // group, n // 8)),
+        "scales": Entry("F16", (k // group, n)),
+    }
 
 
 def awq_tensors(rounded: Rounded) -> dict[str, NDArray[Any]]:
     """qweight, qzeros and scales of one layer."""
     return {
-        "qweight": _words(rounded.codes),
-        "qzeros": _words(rounded.zeros),
+        "qweight": awq_words(rounded.codes),
+        "qzeros": awq_words(rounded.zeros),
         "scales": np.ascontiguousarray(rounded.scales.T),
     }
 
 
-def _words(values: NDArray[np.uint8]) -> NDArray[np.int32]:
+def awq_words(values: NDArray[np.uint8]) -> NDArray[np.int32]:
     """(N, K) values of 4 bits → (K, N/8) words, eight outputs each in the order of AWQ."""
     words = np.zeros((values.shape[1], len(values) // 8), np.uint32)
     for nibble, output in enumerate(AWQ_ORDER):

@@ -37,7 +37,7 @@ News = tuple[int, TextEvent]
 MAX_EVENTS = 256
 """Token events of one request that wait for its client one by one; then they become one for each choice."""
 MAX_UNREAD = 2**20
-"""Bytes of one request that may wait for its client, as `_bytes` estimates them. At this, and not at so many events,
+"""Bytes of a choice that may wait for its client, as `_bytes` estimates them. At this, and not at so many events,
 it is let go: eight choices at 3 ms a step make 256 events in a tenth of a second, less than a lost packet costs."""
 TOKEN_BYTES, SCORE_BYTES = 40, 120
 """What Python takes for a token, and for a token with its log-probability."""
@@ -121,7 +121,7 @@ class Answers:
     def _fold(self) -> None:
         """Make what has gathered small; if it is too much even so, nobody reads it, and it ends."""
         self._gathered = list(_together(self._gathered))
-        if sum(_bytes(event) for _, event in self._gathered) > MAX_UNREAD:
+        if sum(_bytes(event) for _, event in self._gathered) > MAX_UNREAD * len(self._gathered):
             self._overrun = True
             self._gathered.clear()
             asyncio.get_running_loop().call_soon(self.cancel)

@@ -76,7 +76,7 @@ class Connection(H11Protocol):
             self._read()
 
     def _read(self) -> None:
-        if not self._held:  # the connection was lost
+        if not self._held or self.transport.is_closing():
             return
         if not self._pace.free():
             self.loop.call_soon(self._read)

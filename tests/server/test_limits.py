@@ -31,7 +31,7 @@ HOLD = (
     f"| compiling a form | {grammar_child.SECONDS:g} s of processor time, {grammar_child.MEMORY // MIB} MiB |",
     f"| rendering a conversation | {sandbox.CPU_SECONDS:g} s of processor time, and"
     f" {sandbox.SECONDS_PER_INPUT * 1e6:g} µs more a character, up to {sandbox.MOST_SECONDS:g} s: ",
-    f"| unread stream | {settings.STALL_SECONDS:g} s, {bridge.MAX_UNREAD // MIB} MiB"
+    f"| unread stream | {settings.STALL_SECONDS:g} s, {bridge.MAX_UNREAD // MIB} MiB a choice"
     f" (the events in it are joined from {bridge.MAX_EVENTS} on: ",
     f"| body of a refused request that is still received, unread | {settings.MAX_BODY // MIB} MiB |",
     f"| waiting for a token (`--deadline`) | {DEFAULTS.deadline:g} s |",

@@ -16,7 +16,7 @@ from llmrs_cli.engine.backends.cuda import CudaBackend
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, Paths
 from llmrs_cli.engine.backends.handles import ModelWeights
 
-SIZES = {"7b": (1, 64, 192, 2, 4, 8, 16, 32, 96, 128, 256), "0.5b": (1, 64, 192, 2, 8, 16, 32, 256)}
+SIZES = {"7b": (1, 2, 8, 16, 64, 128, 192, 256), "3b": (1, 8, 64, 192), "0.5b": (1, 8, 64, 192)}
 """Tokens of a step; more than 128 but for 256 are 64 that decode and a prompt's chunk."""
 CONTEXT = 320
 PROMPT = 8192
@@ -24,22 +24,12 @@ PROMPT = 8192
 
 def settings(tokens: int) -> Iterator[tuple[str, Paths]]:
     yield "as measured", MEASURED
-    waits, turned = replace(MEASURED, held=8), replace(MEASURED, rope_in_attention=True)
-    yield "rope in attention", turned
+    if tokens <= 2:
+        yield "no rows", replace(MEASURED, rows=False)
     if tokens <= 8:
-        both = replace(waits, rope_in_attention=True)
-        yield "sums wait", waits
-        yield "sums wait, rope in attention", both
-        yield "the same, half the blocks", replace(both, attention_blocks=1)
-        if tokens <= 2:
-            yield "rows, rope in attention", replace(both, rows_tokens=2)
-            yield "the same, half the blocks in att.", replace(both, rows_tokens=2, attention_blocks=1)
-    else:
-        middle = replace(turned, mid_tokens=range(9, 257))
-        yield "middle, 128 rows", middle
-        yield "middle, 128 rows, even", replace(middle, mid_even=True)
-        yield "middle, 256 rows", replace(middle, mid_warps=16)
-        yield "middle, 256 rows, even", replace(middle, mid_warps=16, mid_even=True)
+        yield "no clusters in attention", replace(MEASURED, few_attend=False)
+    if tokens > 16:
+        yield "wide silu", replace(MEASURED, wide_silu=range(17, 257))
 
 
 def time_prompts(table: Table, model: ModelWeights, name: str) -> None:
@@ -57,7 +47,7 @@ def time_prompts(table: Table, model: ModelWeights, name: str) -> None:
 
 def time_model(table: Table, name: str) -> None:
     first = CudaBackend(0)
-    model: ModelWeights = random_model(first, name, 4096)
+    model: ModelWeights = random_model(first, name, PROMPT)
     for tokens in SIZES[name]:
         for setting, paths in settings(tokens):
             backend = CudaBackend(0, paths=paths)

@@ -16,7 +16,7 @@ from typing import Any
 
 import cupy as cp
 
-from benchmarks.bench_packed import GROUP, STREAMS, TILES, matrices
+from benchmarks.bench_packed import GROUP, STREAMS, TILES, matrices, stream_label
 from benchmarks.random_models import random_model
 from benchmarks.variants.steps import body_us
 from benchmarks.variants.table import Table
@@ -29,7 +29,7 @@ from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_large import TilePlan
 from llmrs_cli.kernels.packed_small import StreamPlan
 
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 1024, 2048)
+SIZES = (1, 2, 4, 8, 16, 64)
 """Tokens of a step; more than 128 are 64 that decode and a prompt's chunk."""
 CONTEXT = 320
 NO_TILES = {True: 0, False: 0}
@@ -67,9 +67,9 @@ def settings(device: Any, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Labels and what they replace in `packed_plans`."""
     yield "packed", {}
     if tokens <= 8:
-        for tiles, warps, stages, resident in STREAMS:
-            plan = StreamPlan(device.multiprocessors * resident, warps, tiles, stages, resident)
-            yield f"tiles {tiles} warps {warps} stages {stages} x{resident}", {"stream_plan": always(plan)}
+        for tiles, warps, stages, runs in STREAMS:
+            plan = StreamPlan(device.multiprocessors, warps, tiles, stages, runs, room=220 << 10)
+            yield stream_label(plan), {"stream_plan": always(plan)}
     else:
         for size, warps, stages, resident in TILES:
             if min(tokens, 128) <= 2 * size and (size <= tokens or size == 16):

@@ -20,6 +20,7 @@ from llmrs_cli.engine.model.decoder import run_body
 from llmrs_cli.engine.sampling import row_sampling
 from llmrs_cli.engine.types import SamplingParams
 from llmrs_cli.kernels import attend_decode as decode
+from llmrs_cli.kernels.attend_few import Rotation, attend_few
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.rope_store import rope_store
 
@@ -53,12 +54,6 @@ class DecodeCase:
     def d(self) -> int:
         return int(self.q.shape[2])
 
-    def attend(self, layer: int, q: Any, blocks: int, rotation: decode.Rotation | None) -> None:
-        decode.attend_decode(
-            self.device, True, q, *self.kv[layer], *self.fixed, self.out, self.partials, self.arrivals,
-            blocks=blocks, scale=self.d**-0.5, rotation=rotation,
-        )  # fmt: skip
-
     def turn(self, layer: int) -> None:
         """Norm, rotation and store, in a kernel of their own."""
         rope_store(
@@ -74,15 +69,21 @@ class DecodeCase:
             *self.kv[layer],
         )
 
-    def two_kernels(self, layer: int = 0, blocks: int = 0) -> tuple[Any, Any, Any]:
-        """(out, keys, values) after both."""
+    def two_kernels(self, layer: int = 0) -> tuple[Any, Any, Any]:
+        """(out, keys, values) after rotation and decode attention."""
         self.turn(layer)
-        self.attend(layer, self.q, blocks or self.blocks, None)
+        decode.attend_decode(
+            self.device, True, self.q, *self.kv[layer], *self.fixed, self.out, self.partials, self.arrivals,
+            blocks=self.blocks, scale=self.d**-0.5, at_once=self.blocks // self.device.multiprocessors,
+        )  # fmt: skip
         return self.out, *self.kv[layer]
 
-    def one_kernel(self, layer: int = 0, blocks: int = 0) -> tuple[Any, Any, Any]:
-        """The same in one."""
-        self.attend(layer, self.qkv, blocks or self.blocks, decode.Rotation(self.table, None, None, 1e-6))
+    def one_kernel(self, layer: int = 0) -> tuple[Any, Any, Any]:
+        """The same by a cluster of blocks for each key head of a sequence."""
+        attend_few(
+            self.device, True, self.qkv, *self.kv[layer], *self.fixed, self.out, scale=self.d**-0.5,
+            rotation=Rotation(self.table, None, None, 1e-6),
+        )  # fmt: skip
         return self.out, *self.kv[layer]
 
     def forget_newest(self) -> None:

@@ -6,29 +6,15 @@
 // last merges them in order. The query heads of a key head are the rows of an mma (up to 16). Of a page, warp w handles
 // tokens 16w … 16w + 15 through its own ring of copies, so warps meet only at the end of a chunk. Pages that this step
 // does not write are copied before wait_for_previous().
-//
-// With ROPE it takes the qkv projection as it is: queries are normed and rotated on their way into registers, and the
-// warp that meets the newest token norms and rotates its key, and stores key and value in their page (rope_store.cu
-// does the same for all tokens of a step, in a kernel of its own).
-#include "attention.cuh"
+#include "attend_tile.cuh"
 #include "page_line.cuh"
 
-#ifndef ROPE
-#define ROPE 0
-#endif
 constexpr int WARPS = 4;
 constexpr int STAGES = (HEAD_DIM > 128 ? 2 : 3) - LITTLE_SHARED;
 constexpr int AHEAD = STAGES > 1 ? STAGES - 1 : 1;  // pages in flight
-constexpr int TILE_BYTES = 16 * ROW_BYTES;        // 16 tokens of keys or of values
 constexpr int STAGE_BYTES = 2 * TILE_BYTES;
-constexpr int D_TILES = HEAD_DIM / 8;
 constexpr int OUT_STRIDE = HEAD_DIM + 4;          // of the block's merge buffer: D sums, then max and mass
 constexpr int MAX_PARTS = 128;                    // chunks of a pair, at most
-constexpr bool QUERIES_SHARED = HEAD_DIM > 128;   // large heads leave no registers for the queries
-
-#if ROPE
-#include "rotation.cuh"
-#endif
 
 // out = Σ weight · part / Σ weight · mass over the parts of a pair; `weights` has room for parts · G floats.
 DEVICE void merge_parts(const float* parts, int count, int group, float* weights, HALF* out) {
@@ -60,9 +46,9 @@ DEVICE void merge_parts(const float* parts, int count, int group, float* weights
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
-    const HALF* q,              // (T, Hq, D); with ROPE qkv (T, (Hq + 2·Hkv)·D)
-    HALF* keys,                 // (NB, Hkv, 64, D)
-    HALF* values,               // (NB, Hkv, 64, D)
+    const HALF* q,              // (T, Hq, D)
+    const HALF* keys,           // (NB, Hkv, 64, D)
+    const HALF* values,         // (NB, Hkv, 64, D)
     const int* tables,          // (rows, MB) pages of each row
     const int* rows,            // (S,) row of each sequence
     const int* contexts,        // (S,) tokens, this step's included
@@ -71,12 +57,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     HALF* out,                  // (T, Hq · D)
     float* partials,            // (blocks + S · Hkv + 1, G, D + 4)
     int* arrivals,              // (S · Hkv,) zero before and after
-#if ROPE
-    const float* rotations,     // (P, D) D/2 cosines, then D/2 sines
-    const float* q_norm,        // (D,) or null
-    const float* k_norm,        // (D,) or null
-    float eps,
-#endif
     float scale,                // on q · k, times log2 e
     int sequences, int table_width, int kv_heads, int group, int window) {
     extern __shared__ __align__(16) u8 shared[];
@@ -93,11 +73,6 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     const int begin = line.snap(int(i64(total) * blockIdx.x / gridDim.x));
     const int end = line.snap(int(i64(total) * (blockIdx.x + 1) / gridDim.x));
     if (begin >= end) {
-#if ROPE
-        // Blocks with work wait for the kernel before, so this kernel ends after it; one without leaves its shared
-        // memory to the next kernel, which may begin to copy weights.
-        if (total > 0) return;
-#endif
         wait_for_previous();  // the kernels after this one count on it
         return;
     }
@@ -142,21 +117,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
         const int context = contexts[sequence], token = query_start[sequence];
         const int oldest = window > 0 ? max(context - window, 0) : 0;
 
-#if ROPE
-        const HALF* projected = q + i64(token) * kv_heads * (group + 2) * HEAD_DIM;
-        const HALF* q_rows = projected + head * group * HEAD_DIM;
-        const float* turn = rotations + i64(context - 1) * HEAD_DIM;
-        const bool adds = upto == pages && warp == (context - 1) % PAGE / 16;
-        Newest newest;
-        if (adds) {
-            const HALF* own = projected + (kv_heads * group + head) * HEAD_DIM;
-            newest.load(own, own + kv_heads * HEAD_DIM);
-            newest.turn_key(turn, k_norm, eps);
-        }
-#else
         const HALF* q_rows = q + (i64(token) * kv_heads + head) * group * HEAD_DIM;
-#endif
-        u32 held[QUERIES_SHARED ? 1 : STEPS][4];
+        Queries held;
         if constexpr (QUERIES_SHARED) {
             for (int i = threadIdx.x; i < 16 * HEAD_DIM / 8; i += WARPS * 32) {
                 const int row = i / (HEAD_DIM / 8), column = i % (HEAD_DIM / 8);
@@ -165,98 +127,18 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
             }
             __syncthreads();
         } else {
-#pragma unroll
-            for (int j = 0; j < STEPS; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) {
-                    const int row = g + i % 2 * 8, column = j * 16 + c * 2 + i / 2 * 8;
-                    held[j][i] = row < group ? *reinterpret_cast<const u32*>(q_rows + row * HEAD_DIM + column) : 0;
-                }
-#if ROPE
-            rotate_queries(held, c, turn, q_norm, eps);
-#endif
+            load_queries(held, q_rows, group);
         }
 
-        float acc[D_TILES][4];
-#pragma unroll
-        for (int j = 0; j < D_TILES; j++) acc[j][0] = acc[j][1] = acc[j][2] = acc[j][3] = 0.0f;
-        float top[2] = {NEVER, NEVER}, mass[2] = {0.0f, 0.0f};  // of rows g and g + 8
-
+        Rows seen;
 #pragma unroll 1
         for (int page = from; page < upto; page++, place++) {
             copy_wait<AHEAD - 1>();
             __syncwarp();
             const u32 tile = shared_address(ring) + stage * STAGE_BYTES;
             const int first = page * PAGE + warp * 16;
-#if ROPE
-            if (adds && page == pages - 1) {
-                const int row = (context - 1) % 16;
-                newest.store(ring + stage * STAGE_BYTES + row * ROW_BYTES,
-                             ring + stage * STAGE_BYTES + TILE_BYTES + row * ROW_BYTES);
-                const int own_page = tables[i64(rows[sequence]) * table_width + page];
-                const i64 to = ((i64(own_page) * kv_heads + head) * PAGE + (context - 1) % PAGE) * HEAD_DIM;
-                newest.store(keys + to, values + to);
-                __syncwarp();
-            }
-#endif
-            if (first < context && first + 16 > oldest) {
-                float score[2][4] = {};
-#pragma unroll
-                for (int j = 0; j < STEPS; j++) {
-                    u32 k[4], a[4];
-                    if constexpr (QUERIES_SHARED) {
-                        load_matrices(a, shared_address(queries) + lane % 16 * ROW_BYTES + j * 32 + lane / 16 * 16);
-                    } else {
-#pragma unroll
-                        for (int i = 0; i < 4; i++) a[i] = held[j][i];
-                    }
-                    load_matrices(k, tile + (lane % 8 + lane / 16 * 8) * ROW_BYTES + j * 32 + lane / 8 % 2 * 16);
-                    mma(score[0], a[0], a[1], a[2], a[3], k[0], k[1]);
-                    mma(score[1], a[0], a[1], a[2], a[3], k[2], k[3]);
-                }
-                float peak[2] = {top[0], top[1]};
-#pragma unroll
-                for (int t = 0; t < 2; t++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const int key = first + t * 8 + c * 2 + i % 2;
-                        const bool seen = key < context && key >= oldest;
-                        score[t][i] = seen ? score[t][i] * scale : NEVER;
-                        peak[i / 2] = fmaxf(peak[i / 2], score[t][i]);
-                    }
-#pragma unroll
-                for (int r = 0; r < 2; r++) {
-                    peak[r] = fmaxf(peak[r], __shfl_xor_sync(FULL, peak[r], 1));
-                    peak[r] = fmaxf(peak[r], __shfl_xor_sync(FULL, peak[r], 2));
-                }
-                if (__any_sync(FULL, peak[0] > top[0] || peak[1] > top[1])) {
-                    const float shrink[2] = {exp2_fast(top[0] - peak[0]), exp2_fast(top[1] - peak[1])};
-#pragma unroll
-                    for (int j = 0; j < D_TILES; j++)
-#pragma unroll
-                        for (int i = 0; i < 4; i++) acc[j][i] *= shrink[i / 2];
-                    mass[0] *= shrink[0], mass[1] *= shrink[1];
-                    top[0] = peak[0], top[1] = peak[1];
-                }
-#pragma unroll
-                for (int t = 0; t < 2; t++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        // A row may have seen no key yet: then top is NEVER and so are its scores.
-                        score[t][i] = score[t][i] > 0.5f * NEVER ? exp2_fast(score[t][i] - top[i / 2]) : 0.0f;
-                        mass[i / 2] += score[t][i];
-                    }
-                const u32 p0 = pack2(score[0][0], score[0][1]), p1 = pack2(score[0][2], score[0][3]);
-                const u32 p2 = pack2(score[1][0], score[1][1]), p3 = pack2(score[1][2], score[1][3]);
-#pragma unroll
-                for (int j = 0; j < D_TILES; j += 2) {
-                    u32 v[4];
-                    load_matrices_transposed(
-                        v, tile + TILE_BYTES + (lane % 16) * ROW_BYTES + j * 16 + lane / 16 * 16);
-                    mma(acc[j], p0, p1, p2, p3, v[0], v[1]);
-                    mma(acc[j + 1], p0, p1, p2, p3, v[2], v[3]);
-                }
-            }
+            if (first < context && first + 16 > oldest)
+                seen.add(held, shared_address(queries), tile, first, context, oldest, scale);
             __syncwarp();
             const int freed = stage == 0 ? STAGES - 1 : stage - 1;
             fetch(freed);
@@ -266,11 +148,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
         if (place < end) line.next(here);
 
         // ---- the four warps meet, in order ----------------------------------------------------------------
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            mass[r] += __shfl_xor_sync(FULL, mass[r], 1);
-            mass[r] += __shfl_xor_sync(FULL, mass[r], 2);
-        }
+        seen.join_lanes();
+        float (&acc)[D_TILES][4] = seen.acc;
+        float (&top)[2] = seen.top, (&mass)[2] = seen.mass;
         __syncthreads();
         for (int w = 0; w < WARPS; w++) {
             if (w == warp) {

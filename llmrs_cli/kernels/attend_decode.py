@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -14,32 +13,16 @@ from llmrs_cli.kernels.loader import Unit
 WARPS = 4
 MAX_GROUP = 16
 MIN_CHUNK = 2
+ONE_PART = 8
+"""Pages of a context that one warp group reads in less time than two take with their merge."""
 MAX_PARTS = 128
 EXTRA = 4
 """Floats of a partial row beside its D sums."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
-    """What turns the qkv projection into queries, keys and values, as in `rope_store`."""
-
-    table: Any
-    """(P, D) float32"""
-    q_norm: Any
-    """(D,) float32 or None"""
-    k_norm: Any
-    eps: float
-
-
-def rotates(head_dim: int) -> bool:
-    """Whether the kernel can take the qkv projection of heads of this size."""
-    return head_dim % 32 == 0 and head_dim <= 128
-
-
-def unit(bf16: bool, head_dim: int, rope: bool = False) -> Unit:
-    """The translation unit for one 16-bit type and head size; with `rope` it takes the qkv projection."""
-    macros = (("BF16", int(bf16)), ("HEAD_DIM", head_dim))
-    return Unit("attend_decode", (*macros, ("ROPE", 1)) if rope else macros)
+def unit(bf16: bool, head_dim: int) -> Unit:
+    """The translation unit for one 16-bit type and head size."""
+    return Unit("attend_decode", (("BF16", int(bf16)), ("HEAD_DIM", head_dim)))
 
 
 def shared_bytes(head_dim: int, group: int, little: bool) -> int:
@@ -57,8 +40,11 @@ def chunk_pages(pages: int, longest: int, shares: int) -> int:
     """Pages of a chunk, for `pages` of all sequences and at most `longest` of one.
 
     `shares` blocks (of the grid, for each key head) get about one chunk each. At least 2 pages, since a
-    partial result costs about as much as one, and no more than MAX_PARTS chunks a sequence.
+    partial result costs about as much as one, and no more than MAX_PARTS chunks a sequence. Short contexts
+    are not cut at all.
     """
+    if longest <= ONE_PART:
+        return max(longest, MIN_CHUNK)
     return max(ceil_div(pages, shares), MIN_CHUNK, ceil_div(longest, MAX_PARTS))
 
 
@@ -72,18 +58,10 @@ def partial_slots(blocks: int, sequences: int, kv_heads: int) -> int:
     return blocks + sequences * kv_heads + 1
 
 
-_ROTATION: tuple[Param, ...] = (
-    Buffer("rotations", "f32", ("P", "D")),
-    Buffer("q_norm", "f32", ("D",), optional=True),
-    Buffer("k_norm", "f32", ("D",), optional=True),
-    Scalar("eps", "f32"),
-)
-
-
 @cache
-def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int, rope: bool) -> Kernel:
+def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int) -> Kernel:
     params: tuple[Param, ...] = (
-        Buffer("q", "u16", ("T", (heads + 2 * kv_heads) * d) if rope else ("T", heads, d)),
+        Buffer("q", "u16", ("T", heads, d)),
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("tables", "i32", ("rows", "MB")),
@@ -94,11 +72,10 @@ def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int, rope:
         Buffer("out", "u16", ("T", heads * d)),
         Buffer("partials", "f32", ("blocks", "scratch")),
         Buffer("arrivals", "i32", ("pairs",)),
-        *(_ROTATION if rope else ()),
         Scalar("scale", "f32"),
         *(Scalar(name, "i32") for name in ("sequences", "table_width", "kv_heads", "group", "window")),
     )
-    return Kernel(unit(bf16, d, rope), "attend_decode", params)
+    return Kernel(unit(bf16, d), "attend_decode", params)
 
 
 def attend_decode(
@@ -120,30 +97,26 @@ def attend_decode(
     scale: float,
     window: int = 0,
     little: bool = False,
-    rotation: Rotation | None = None,
+    at_once: int = 0,
 ) -> None:
     """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
 
     q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start
     (S + 1,), first_page (S + 2,): pages before each sequence, then `chunk_pages`; out (T, Hq·D). `partials`
     (`partial_slots`, G·(D + 4)) float32 is scratch; `arrivals` (≥ S·Hkv,) int32 holds zeros before and
-    after. window 0: none; `little` as in `shared_bytes`. With a `rotation`, where the head size `rotates`, q is the
-    qkv projection (T, (Hq + 2·Hkv)·D), and the newest keys and values are stored too. The arrays that describe the
-    step must be complete before the step's first kernel.
-    """
+    after. window 0: none; `little` as in `shared_bytes`; `at_once` as in `launch.Shape`."""
     sequences, width = rows.size, tables.shape[1]
     _, kv_heads, _, d = keys.shape
     heads = out.shape[1] // d
     group = heads // kv_heads
-    if group > MAX_GROUP or d % 16 or d > 256 or (rotation is not None and not rotates(d)):
+    if group > MAX_GROUP or d % 16 or d > 256:
         raise EngineFault(f"attend_decode cannot serve {group} query heads a key head of size {d}.")
     assert len(partials) >= partial_slots(blocks, sequences, kv_heads)
     assert partials.shape[1] == group * (d + EXTRA)
     assert arrivals.size >= sequences * kv_heads
-    turned = () if rotation is None else (rotation.table, rotation.q_norm, rotation.k_norm, rotation.eps)
-    _kernel(bf16, heads, kv_heads, d, sequences, rotation is not None).launch(
+    _kernel(bf16, heads, kv_heads, d, sequences).launch(
         device,
-        Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group, little)),
+        Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group, little), at_once),
         q, keys, values, tables, rows, contexts, query_start, first_page, out, partials, arrivals,
-        *turned, scale * math.log2(math.e), sequences, width, kv_heads, group, window,
+        scale * math.log2(math.e), sequences, width, kv_heads, group, window,
     )  # fmt: skip

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from llmrs_cli.kernels import (
     attend_decode,
+    attend_few,
     attend_prefill,
     count_tokens,
     embed,
     gather,
-    linear_mid,
     linear_rows,
     linear_small,
+    linear_wide,
     logprobs,
     packed_plans,
     read_all,
@@ -25,6 +26,7 @@ from llmrs_cli.kernels.loader import Unit
 HEAD_DIMS = (64, 96, 128, 256)
 """Head sizes of the models we know; other multiples of 16 up to 256 compile when they are met."""
 
+HOPPER = packed_plans.HOPPER
 MUCH_SHARED = ("sm_80", "sm_90a", "sm_100")
 """Architectures whose blocks may take 160 KiB of shared memory and more."""
 STEP_UNITS = tuple(module.UNIT for module in (sample, logprobs, scatter, gather, count_tokens))
@@ -39,19 +41,21 @@ def model_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
 def typed_units(bf16: bool, arch: str) -> tuple[Unit, ...]:
     """Units that depend on the 16-bit type alone."""
     simple = (module.unit(bf16) for module in (embed, rms_norm, silu_mul, rope_store))
-    return (*simple, *linear_small.units(bf16, deep=arch in MUCH_SHARED))
+    rows = (linear_rows.unit(bf16, tokens, linear_rows.RowsPlan(1, 1)) for tokens in (1, 2))
+    return (*simple, *rows, *linear_small.units(bf16, deep=arch in MUCH_SHARED))
 
 
 def head_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     """Units that depend on the head size."""
     shapes = {attend_prefill.shape_for(head_dim, tokens, arch) for tokens in (0, attend_prefill.MANY_TOKENS)}
     prefill = (attend_prefill.unit(bf16, head_dim, shape) for shape in sorted(shapes, key=str))
-    return attend_decode.unit(bf16, head_dim), *prefill
+    few = (attend_few.unit(bf16, head_dim),) if arch == HOPPER and attend_few.serves(head_dim) else ()
+    return attend_decode.unit(bf16, head_dim), *few, *prefill
 
 
 def packed_units(bf16: bool, group: int, arch: str) -> tuple[Unit, ...]:
     """Units that 4-bit weights of one group size need."""
-    return packed_plans.units(bf16, group, arch in MUCH_SHARED, arch == packed_plans.HOPPER)
+    return packed_plans.units(bf16, group, arch in MUCH_SHARED, arch == HOPPER)
 
 
 def all_units(arch: str) -> tuple[Unit, ...]:
@@ -62,7 +66,7 @@ def all_units(arch: str) -> tuple[Unit, ...]:
     units = [read_all.UNIT, *STEP_UNITS]
     for bf16 in (True, False):
         units += typed_units(bf16, arch)
-        if not bf16 or arch == packed_plans.HOPPER:
+        if not bf16 or arch == HOPPER:
             units += packed_units(bf16, 128, arch)
         for head_dim in HEAD_DIMS:
             units += head_units(bf16, head_dim, arch)
@@ -70,9 +74,6 @@ def all_units(arch: str) -> tuple[Unit, ...]:
 
 
 def candidate_units(bf16: bool) -> tuple[Unit, ...]:
-    """Units of the kernels that no default runs yet: they wait for their measurement."""
-    rows = (linear_rows.unit(bf16, tokens, linear_rows.RowsPlan(1, 1)) for tokens in (1, 2))
-    middle = (linear_mid.MidPlan(1, tokens) for tokens in linear_mid.TOKENS)
-    large = (linear_mid.MidPlan(1, tokens, warps=16) for tokens in (64, linear_mid.WIDE_TOKENS))
-    attention = (attend_decode.unit(bf16, d, rope=True) for d in HEAD_DIMS if attend_decode.rotates(d))
-    return (*rows, *(linear_mid.unit(bf16, plan) for plan in (*middle, *large)), *attention)
+    """Units of the kernels that no default runs yet, all of them for Hopper: they wait for their measurement."""
+    plans = (linear_wide.default_plan(m, n, 132) for m in (64, 128, 192, 256) for n in (37888, 22016, 9728))
+    return tuple(dict.fromkeys(linear_wide.unit(bf16, plan) for plan in plans))

@@ -17,6 +17,8 @@ from llmrs_cli.kernels.loader import CubinCache, Loader, Unit, arch_for
 
 DEFAULT_SHARED = 48 * 1024
 """Dynamic shared memory that needs no opt-in."""
+SHARED_UNIT = 128
+"""Shared memory is given in multiples of this."""
 
 
 class CudaDevice:
@@ -34,12 +36,16 @@ class CudaDevice:
         self.multiprocessors: int = properties["multiProcessorCount"]
         self.name: str = properties["name"].decode()
         self.shared_limit: int = properties["sharedMemPerBlockOptin"]
+        self._shared_all: int = properties["sharedMemPerMultiprocessor"]
+        self._shared_reserved: int = properties["reservedSharedMemPerBlock"]
         self.loader = Loader(arch_for(properties["major"], properties["minor"]), cache)
         self.library = library_versions()
         """What measured choices depend on beside the GPU."""
         self._early = properties["major"] >= 9
         self._modules: dict[Unit, Any] = {}
         self._functions: dict[Kernel, _Function] = {}
+        self._allowed: dict[tuple[Unit, str], int] = {}
+        """Dynamic shared memory that a function may use so far; several kernels may share one."""
         self._configs: dict[tuple[Shape, int], Any] = {}
         self._attribute = driver.CUlaunchAttribute()
         self._attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
@@ -63,15 +69,14 @@ class CudaDevice:
         function = self._functions.get(kernel)
         if function is None:
             function = self._functions[kernel] = _Function(
-                self._module(kernel.unit).get_function(kernel.name), len(kernel.params)
+                self._module(kernel.unit).get_function(kernel.name), kernel
             )
-        if shape.shared > function.shared:
-            self._allow_shared(function.handle.ptr, shape.shared)
-            function.shared = shape.shared
         stream = self._cupy.cuda.get_current_stream().ptr
         config = self._configs.get((shape, stream))
         if config is None:
             config = self._configs[shape, stream] = self._config(shape, stream)
+        if config.sharedMemBytes > function.shared:
+            function.shared = self._allow_shared(kernel, function.handle.ptr, config.sharedMemBytes)
         ctypes.memmove(function.slots, slots, len(slots))
         (status,) = self._driver.cuLaunchKernelEx(config, function.handle.ptr, function.pointers_at, 0)
         if int(status):
@@ -81,11 +86,18 @@ class CudaDevice:
         config = self._driver.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = shape.grid
         config.blockDimX, config.blockDimY, config.blockDimZ = shape.block
-        config.sharedMemBytes = shape.shared
+        config.sharedMemBytes = self.shared_for(shape)
         config.hStream = stream
         config.attrs = [self._attribute] if self._early else []
         config.numAttrs = 1 if self._early else 0
         return config
+
+    def shared_for(self, shape: Shape) -> int:
+        """Dynamic shared memory of a block: what it uses, or what keeps more than `at_once` from fitting."""
+        if not shape.at_once:
+            return shape.shared
+        least = self._shared_all // (shape.at_once + 1) - self._shared_reserved + 1
+        return max(shape.shared, min(-(-least // SHARED_UNIT) * SHARED_UNIT, self.shared_limit))
 
     def use(self) -> None:
         """Make this GPU and its context those of the calling thread."""
@@ -95,11 +107,15 @@ class CudaDevice:
         """Wait for everything enqueued on this GPU, on any stream."""
         self._cupy.cuda.Device(self.ordinal).synchronize()
 
-    def _allow_shared(self, handle: int, size: int) -> None:
+    def _allow_shared(self, kernel: Kernel, handle: int, size: int) -> int:
+        """Raise a function's limit to `size` bytes; what it may use now, at least that."""
+        size = max(size, self._allowed.get((kernel.unit, kernel.name), 0))
         attribute = self._driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         (status,) = self._driver.cuFuncSetAttribute(handle, attribute, size)
         if int(status):
             raise EngineFault(f"This GPU cannot give a kernel {size} bytes of shared memory ({status.name}).")
+        self._allowed[kernel.unit, kernel.name] = size
+        return size
 
 
 def library_versions() -> str:
@@ -113,11 +129,11 @@ def library_versions() -> str:
 class _Function:
     """A loaded kernel with the memory through which its parameters pass; the driver copies them at a launch."""
 
-    def __init__(self, handle: Any, count: int) -> None:
+    def __init__(self, handle: Any, kernel: Kernel) -> None:
         self.handle = handle
         self.shared = DEFAULT_SHARED
         """Dynamic shared memory that it may use so far."""
-        self.slots = (ctypes.c_uint64 * count)()
+        self.slots = (ctypes.c_uint64 * (kernel.size // 8))()
         base = ctypes.addressof(self.slots)
-        self._pointers = (ctypes.c_void_p * count)(*(base + 8 * i for i in range(count)))
+        self._pointers = (ctypes.c_void_p * len(kernel.offsets))(*(base + at for at in kernel.offsets))
         self.pointers_at = ctypes.addressof(self._pointers)

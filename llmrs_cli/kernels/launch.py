@@ -21,7 +21,7 @@ from llmrs_cli.kernels.loader import Unit
 Dims = tuple[int, int, int]
 _DTYPE = {kind: np.dtype(kind[0] + str(int(kind[1:]) // 8)) for kind in ("u16", "i32", "u32", "f32")}
 _CODE = {"i32": "i4x", "u32": "I4x", "i64": "q", "u64": "Q", "f32": "f4x"}
-"""Each parameter takes 8 bytes."""
+"""Each takes 8 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,22 @@ class Scalar:
     kind: str
 
 
-Param = Buffer | Scalar
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A by-value parameter of 128 bytes: where the copy engine finds an array (`tensor_map.py`)."""
+
+    name: str
+
+
+Param = Buffer | Scalar | Map
+_MAP_BYTES = 128
+
+
+def _code(param: Param) -> str:
+    """How `struct` packs a parameter."""
+    if isinstance(param, Map):
+        return f"{_MAP_BYTES}s"
+    return _CODE["u64" if isinstance(param, Buffer) else param.kind]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +70,19 @@ class Shape:
     grid: Dims
     block: Dims
     shared: int = 0
+    at_once: int = 0
+    """Blocks of this launch that a multiprocessor may hold; 0: as many as fit.
+
+    A grid that fills the GPU once needs this. Its blocks start while those of other kernels leave, and would
+    crowd on the multiprocessors that empty first while others idle; the next grid then finds room on those only.
+    """
 
 
 class Device(Protocol):
     """What runs kernels: `device.CudaDevice`, or a recorder in tests."""
 
     def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
-        """Enqueue on the current stream. `slots` holds the parameters in order, 8 bytes each."""
+        """Enqueue on the current stream. `slots` holds the parameters in order, at `kernel.offsets`."""
 
 
 class Kernel:
@@ -71,8 +92,11 @@ class Kernel:
         self.unit = unit
         self.name = name
         self.params = params
-        codes = (_CODE["u64" if isinstance(param, Buffer) else param.kind] for param in params)
-        self._packer = struct.Struct("<" + "".join(codes))
+        self._packer = struct.Struct("<" + "".join(map(_code, params)))
+        sizes = [struct.calcsize("<" + _code(param)) for param in params]
+        self.offsets = tuple(sum(sizes[:i]) for i in range(len(sizes)))
+        """Where each parameter stands in `slots`, in bytes."""
+        self.size = self._packer.size
 
     def launch(self, device: Device, shape: Shape, *values: Any) -> None:
         """Check `values` against the parameters and enqueue; raises EngineFault naming what is wrong."""
@@ -102,9 +126,9 @@ class Kernel:
         """Which scalar does not fit its type."""
         for param, value in zip(self.params, values, strict=True):
             try:
-                struct.pack(_CODE["u64" if isinstance(param, Buffer) else param.kind], value)
+                struct.pack(_code(param), value)
             except struct.error:
-                return f"{param.name} does not fit {param.kind}"
+                return f"{param.name} does not fit {getattr(param, 'kind', 'a map')}"
         raise AssertionError("every value fits by itself")
 
     def _check(self, param: Buffer, array: Any, sizes: dict[str, int]) -> None:

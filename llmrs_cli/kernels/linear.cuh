@@ -20,15 +20,17 @@ struct Problem {
     const float* bias;       // (N,) or null
     void* out;               // (M, N) 16-bit or float32; for SILU (M, F)
     int m, n, k;             // for SILU n = 2F
-    int split;               // WK: warps of a block along K, a divisor of WARPS
+    // How the work is spread. The host divides: a kernel that begins with integer divisions begins late.
+    int split_log;           // WK = 1 << split_log: warps of a block along K, a divisor of WARPS
+    int turns;               // of a warp over rows, where they are counted
     int held;                // turns whose sums wait in shared memory before the warps of a block meet
+    u64 share;               // rows (in units that stay together) of one pass or block, times 2³²
 };
 
 // The M residual rows times the norm's weights into shared memory, 16-bit, `stride` elements a row. The factor
 // 1 / rms of a token commutes with the product, so nobody waits for its sum: it goes to `factors` (M,), which is
 // complete after the next barrier but one, and the epilogue applies it.
-DEVICE void scale_row(const Problem& p, HALF* shared, int k, const float4& v, float& squares) {
-    const float4 w = *reinterpret_cast<const float4*>(p.norm + k);
+DEVICE void scale_row(HALF* shared, const float4& v, const float4& w, float& squares) {
     squares += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     *reinterpret_cast<uint2*>(shared) = make_uint2(pack2(v.x * w.x * HEADROOM, v.y * w.y * HEADROOM),
                                                    pack2(v.z * w.z * HEADROOM, v.w * w.w * HEADROOM));
@@ -42,17 +44,21 @@ DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch
     if (p.m == 1) {  // all loads of the row in flight at once
 #pragma unroll 1
         for (int k0 = threadIdx.x * 4; k0 < p.k; k0 += STEP * UNROLL) {
-            float4 v[UNROLL];
+            float4 v[UNROLL], w[UNROLL];
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
-                if (k0 + u * STEP < p.k) v[u] = *reinterpret_cast<const float4*>(row_of(0) + k0 + u * STEP);
+                if (k0 + u * STEP < p.k) {
+                    v[u] = *reinterpret_cast<const float4*>(row_of(0) + k0 + u * STEP);
+                    w[u] = *reinterpret_cast<const float4*>(p.norm + k0 + u * STEP);
+                }
 #pragma unroll
             for (int u = 0; u < UNROLL; u++)
-                if (k0 + u * STEP < p.k) scale_row(p, shared + k0 + u * STEP, k0 + u * STEP, v[u], squares[0]);
+                if (k0 + u * STEP < p.k) scale_row(shared + k0 + u * STEP, v[u], w[u], squares[0]);
         }
     } else {  // several tokens in flight at once
 #pragma unroll 1
         for (int k = threadIdx.x * 4; k < p.k; k += STEP) {
+            const float4 w = *reinterpret_cast<const float4*>(p.norm + k);
 #pragma unroll
             for (int t0 = 0; t0 < MAX_M; t0 += UNROLL) {
                 float4 v[UNROLL];
@@ -62,7 +68,7 @@ DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch
 #pragma unroll
                 for (int u = 0; u < UNROLL; u++)
                     if (t0 + u < p.m)
-                        scale_row(p, shared + (t0 + u) * stride + k, k, v[u], squares[t0 + u]);
+                        scale_row(shared + (t0 + u) * stride + k, v[u], w, squares[t0 + u]);
             }
         }
     }
@@ -100,6 +106,8 @@ DEVICE void write_out(const Problem& p, int token, int row, float value, float u
 #define KERNEL_OF(NAME, BLOCKS, FUNCTION)                                                                           \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) NAME(                                          \
         const HALF* weight, const HALF* x, const float* residual, const int* rows, const float* norm, float eps,    \
-        float alpha, const float* bias, void* out, int m, int n, int k, int split, int held) {                      \
-        FUNCTION(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split, held});            \
+        float alpha, const float* bias, void* out, int m, int n, int k, int split_log, int turns, int held,         \
+        u64 share) {                                                                                                \
+        FUNCTION(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split_log, turns, held,   \
+                         share});                                                                                   \
     }

@@ -55,9 +55,10 @@ template <bool NORM, Epilogue E>
 DEVICE void linear_rows(const Problem& p) {
     extern __shared__ __align__(16) float shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int wk = warp % p.split, wr = warp / p.split, groups = WARPS / p.split;
-    const u32 all = (p.n + 1) / 2;
-    const int first = all * blockIdx.x / gridDim.x, pairs = int(all * (blockIdx.x + 1) / gridDim.x) - first;
+    const int split = 1 << p.split_log, wk = warp & split - 1, wr = warp >> p.split_log, groups = WARPS >> p.split_log;
+    const int first = u64(blockIdx.x) * p.share >> 32;
+    const int past = blockIdx.x == gridDim.x - 1 ? (p.n + 1) / 2 : int(u64(blockIdx.x + 1) * p.share >> 32);
+    const int pairs = past - first;
     const int x_stride = (p.k + 63) / 64 * 64;
     HALF* xs = reinterpret_cast<HALF*>(shared);                              // [M][x_stride]
     float* scratch = reinterpret_cast<float*>(xs + TOKENS * x_stride);       // [TOKENS][WARPS]
@@ -67,15 +68,14 @@ DEVICE void linear_rows(const Problem& p) {
     float* partial = reinterpret_cast<float*>(ring + (WARPS - warp) * DEPTH * STEP_BYTES);  // [pairs][2][TOKENS][split]
 
     // ---- the stream of steps: chunk by chunk, pair by pair --------------------------------------------------------
-    const int slice = (p.k + 16 * p.split - 1) / (16 * p.split) * 16, from = wk * slice;
-    const int upto = min(from + slice, p.k), chunks = max((upto - from + CHUNK - 1) / CHUNK, 1);
-    const int total = (pairs - wr + groups - 1) / groups * chunks;
-    auto row_of = [&](int pair) { return E == SILU ? pair / 8 * 16 + pair % 8 : 2 * pair; };
-    int ahead_chunk = 0, ahead_pair = wr, ahead = 0;
+    const int slice = (p.k + 15 + (split - 1) * 16 >> p.split_log + 4) * 16, from = wk * slice;
+    const int upto = min(from + slice, p.k), chunks = (slice + CHUNK - 1) / CHUNK;
+    auto row_of = [&](u32 pair) { return E == SILU ? pair / 8 * 16 + pair % 8 : 2 * pair; };
+    int ahead_chunk = 0, ahead_pair = wr;
     auto load = [&](int slot) {
         const int row = row_of(first + ahead_pair), k = from + ahead_chunk * CHUNK + lane * 8;
         const HALF* at = p.weight + i64(row) * p.k + k;
-        const bool inside = ahead++ < total && k < upto;
+        const bool inside = ahead_pair < pairs && k < upto;
         const int other = E == SILU ? 8 : row + 1 < p.n;  // an odd last row is read twice
         const u32 to = shared_address(ring) + slot * STEP_BYTES + lane * 16;
         copy_async(to, at, inside);
@@ -87,28 +87,34 @@ DEVICE void linear_rows(const Problem& p) {
     allow_next();
     if constexpr (NORM)
         for (int k = threadIdx.x * 32; k < p.k; k += WARPS * 1024) prefetch(p.norm + k);
+#pragma unroll 1
     for (int slot = 0; slot < DEPTH; slot++) load(slot);
     wait_for_previous();
     if constexpr (NORM) {
         norm_rows<TOKENS, 2>(p, xs, x_stride, scratch, factors);
     } else {
-        for (int i = threadIdx.x * 8; i < p.m * p.k; i += WARPS * 256) {
-            const int token = i / p.k, k = i % p.k;
-            *reinterpret_cast<uint4*>(xs + token * x_stride + k) = load_uint4(p.x + i);
-        }
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++)
+#pragma unroll 2
+            for (int k = threadIdx.x * 8; k < p.k; k += WARPS * 256)
+                *reinterpret_cast<uint4*>(xs + t * x_stride + k) = load_uint4(p.x + i64(t) * p.k + k);
         __syncthreads();
     }
     // What the sums are added to is on its way meanwhile.
-    const int outputs = E == SILU ? pairs : min(2 * pairs, p.n - 2 * first), items = outputs * p.m;
+    const int outputs = E == SILU ? pairs : min(2 * pairs, p.n - 2 * first), items = outputs * TOKENS;
+    auto token_of = [&](int item) { return TOKENS > 1 && item >= outputs ? 1 : 0; };
+    auto sum_at = [&](int item) {
+        const int token = token_of(item);
+        return static_cast<float*>(p.out) + i64(token) * p.n + 2 * first + item - token * outputs;
+    };
     float before = 0.0f;
     if constexpr (E == ADD)
-        if (threadIdx.x < items)
-            before = static_cast<float*>(p.out)[i64(threadIdx.x / outputs) * p.n + 2 * first + threadIdx.x % outputs];
+        if (threadIdx.x < items) before = *sum_at(threadIdx.x);
 
     float sum[2 * TOKENS] = {};
     int chunk = 0, pair = wr, slot = 0;
 #pragma unroll 1
-    for (int done = 0; done < total; done++) {
+    while (pair < pairs) {
         copy_wait<DEPTH - 1>();
         const u8* held = ring + slot * STEP_BYTES + lane * 16;
         const uint4 a = load_uint4(held), b = load_uint4(held + STEP_BYTES / 2);
@@ -124,7 +130,7 @@ DEVICE void linear_rows(const Problem& p) {
         if (++chunk < chunks) continue;
         const float mine = lane_sums(sum);
         constexpr int LANES = 32 / (2 * TOKENS);
-        if (lane % LANES == 0) partial[(pair * 2 * TOKENS + lane / LANES) * p.split + wk] = mine;
+        if (lane % LANES == 0) partial[(pair * 2 * TOKENS + lane / LANES) * split + wk] = mine;
 #pragma unroll
         for (int i = 0; i < 2 * TOKENS; i++) sum[i] = 0.0f;
         chunk = 0, pair += groups;
@@ -133,21 +139,24 @@ DEVICE void linear_rows(const Problem& p) {
 
     // ---- out ------------------------------------------------------------------------------------------------------
     __syncthreads();
+#pragma unroll 1
     for (int item = threadIdx.x; item < items; item += WARPS * 32) {
-        const int token = item / outputs, i = item % outputs;
-        const int at = E == SILU ? i * 2 * TOKENS + token : i / 2 * 2 * TOKENS + i % 2 * TOKENS + token;
+        const int token = token_of(item), i = item - token * outputs;
+        const float* from = partial + (E == SILU ? i * 2 * TOKENS + token : i / 2 * 2 * TOKENS + i % 2 * TOKENS + token) * split;
         float value = 0.0f, up = 0.0f;
-        for (int w = 0; w < p.split; w++) {
-            value += partial[at * p.split + w];
-            if constexpr (E == SILU) up += partial[(at + TOKENS) * p.split + w];
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            if (w >= split) break;
+            value += from[w];
+            if constexpr (E == SILU) up += from[TOKENS * split + w];
         }
+        const int row = E == SILU ? row_of(first + i) : 2 * first + i;
         const float factor = NORM ? factors[token] : p.alpha;
         if constexpr (E == ADD) {
-            float* to = static_cast<float*>(p.out) + i64(token) * p.n + 2 * first + i;
-            if (item >= WARPS * 32) before = *to;
-            *to = before + value * factor + (p.bias ? p.bias[2 * first + i] : 0.0f);
+            if (item >= WARPS * 32) before = *sum_at(item);
+            *sum_at(item) = before + value * factor + (p.bias ? p.bias[row] : 0.0f);
         } else {
-            write_out<E>(p, token, E == SILU ? row_of(first + i) : 2 * first + i, value * factor, up * factor);
+            write_out<E>(p, token, row, value * factor, up * factor);
         }
     }
 }

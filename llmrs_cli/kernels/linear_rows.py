@@ -31,6 +31,17 @@ class RowsPlan:
     """Steps in flight of a warp, one KiB each."""
     resident: int = 2
     """Blocks that registers must leave room for on a multiprocessor."""
+    at_once: int = 1
+    """Blocks that a multiprocessor may hold, as in `launch.Shape`."""
+
+
+MOST_ROWS, MOST_VALUES = 2560, 12_000_000
+"""Of matrices that the kernel reads sooner than `linear_small`: it begins and ends sooner, and reads more slowly."""
+
+
+def suits(m: int, n: int, k: int) -> bool:
+    """Whether M tokens of an (N, K) linear are sooner done here than by `linear_small`, as measured on an H200."""
+    return m <= MAX_TOKENS and (n <= MOST_ROWS or n * k <= MOST_VALUES)
 
 
 def unit(bf16: bool, tokens: int, plan: RowsPlan) -> Unit:
@@ -47,11 +58,14 @@ def shared_bytes(plan: RowsPlan, m: int, n: int, k: int) -> int:
 
 
 def balance(plan: RowsPlan, n: int, k: int) -> float:
-    """Share of the steps of the busiest warp that do useful work, on average over all warps."""
+    """Share of the steps of the busiest warp that do useful work, on average over all warps.
+
+    The sums of a pair over the lanes of a warp cost about half a step.
+    """
     pairs = ceil_div(n, 2)
     per_warp = ceil_div(ceil_div(pairs, plan.blocks), plan.warps // plan.split)
     slice_k = ceil_div(k, SLICE_UNIT * plan.split) * SLICE_UNIT
-    steps = plan.blocks * plan.warps * per_warp * ceil_div(slice_k, CHUNK)
+    steps = plan.blocks * plan.warps * per_warp * (ceil_div(slice_k, CHUNK) + 0.5)
     return pairs * k / (steps * CHUNK)
 
 
@@ -87,6 +101,7 @@ def linear_rows(
     name = f"{'norm_' if norm is not None else ''}rows_{epilogue}"
     product_kernel(unit(bf16, m, plan), name, epilogue, n).launch(
         device,
-        Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, m, n, k)),
-        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split, 0,
+        Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, m, n, k), plan.at_once),
+        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k,
+        plan.split.bit_length() - 1, 0, 0, (ceil_div(n, 2) << 32) // plan.blocks,
     )  # fmt: skip

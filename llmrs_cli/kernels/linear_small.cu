@@ -50,22 +50,21 @@ DEVICE void linear(const Problem& p) {
     const int x_stride = (p.k + 63) / 64 * 64 + 32;            // of `normed`
 
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
-    const int wk = warp % p.split, wr = warp / p.split, groups = WARPS / p.split;
+    const int split = 1 << p.split_log, wk = warp & split - 1, wr = warp >> p.split_log, groups = WARPS >> p.split_log;
     u8* ring = rings + warp * STEPS_AHEAD * slot_bytes;
 
     // The rows are cut into passes of equal size, at most ROWS, in units that stay together. Blocks take turns, so that
     // together they move through W in a narrow window: few pages of memory are in use at a time.
     constexpr int UNIT = E == SILU ? 16 : 1;
-    const int units = p.n / UNIT, workers = gridDim.x * groups;
-    const int turns = (p.n + workers * ROWS - 1) / (workers * ROWS);
+    const int passes = p.turns * gridDim.x * groups;
     auto row_of = [&](int turn, int next) {
         const int pass = (turn * gridDim.x + blockIdx.x) * groups + wr + next;
-        return int(u32(units) * u32(pass) / u32(turns * workers)) * UNIT;
+        return pass >= passes ? p.n : int(u64(pass) * p.share >> 32) * UNIT;
     };
     const int all = (p.k + 31) / 32;
     // Warps take turns along K, so that together they read long runs of a row at about the same time.
-    const int steps = (all - wk + p.split - 1) / p.split;
-    const int total = turns * steps;
+    const int steps = all - wk + split - 1 >> p.split_log;
+    const int total = p.turns * steps;
 
     // The copies run ahead of the products, with their own place: step `load_step` of rows `load_row`.
     // Offsets and shares are 32-bit: the launcher refuses larger matrices.
@@ -73,7 +72,7 @@ DEVICE void linear(const Problem& p) {
     int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
     u32 offset = u32(load_row + g) * p.k + wk * 32 + c * 8;
     auto copy_weights = [&](int slot) {
-        const bool inside = loaded < total && (wk + load_step * p.split) * 32 + c * 8 < p.k;
+        const bool inside = loaded < total && (wk + (load_step << p.split_log)) * 32 + c * 8 < p.k;
         const int live = inside ? load_end - load_row - g : 0;
         const u32 to = shared_address(ring) + slot * slot_bytes + lane * 16;
 #pragma unroll
@@ -82,7 +81,7 @@ DEVICE void linear(const Problem& p) {
             copy_async(to + t * 1024, p.weight + at, t * 16 < live);
             copy_async(to + t * 1024 + 512, p.weight + (at + eight), t * 16 + 8 < live);
         }
-        offset += 32 * p.split, loaded++;
+        offset += 32 << p.split_log, loaded++;
         if (++load_step == steps) {
             load_step = 0, load_turn++;
             load_row = row_of(load_turn, 0), load_end = row_of(load_turn, 1);
@@ -92,7 +91,7 @@ DEVICE void linear(const Problem& p) {
     int x_step = 0;  // the same for x, which only the plain prologue copies
     auto copy_x = [&](int slot) {
         if constexpr (!NORM) {
-            const int k = (wk + x_step * p.split) * 32 + c * 8;
+            const int k = (wk + (x_step << p.split_log)) * 32 + c * 8;
             const u32 to = shared_address(ring) + slot * slot_bytes + TILES * 1024 + lane * 16;
 #pragma unroll
             for (int n = 0; n < NT; n++)
@@ -105,11 +104,13 @@ DEVICE void linear(const Problem& p) {
     if constexpr (NORM)
         for (int k = threadIdx.x * 32; k < p.k; k += WARPS * 1024)
             prefetch(p.norm + k);
+#pragma unroll 1
     for (int s = 0; s < STEPS_AHEAD; s++) {
         copy_weights(s);
         copy_commit();
     }
     wait_for_previous();
+#pragma unroll 1
     for (int s = 0; s < STEPS_AHEAD; s++) {
         copy_x(s);
         copy_commit();
@@ -158,17 +159,22 @@ DEVICE void linear(const Problem& p) {
     // The WK partial sums of a row meet, in a fixed order; those of `count` turns from `first` on.
     auto finish = [&](int first, int count) {
         __syncthreads();
-        constexpr int OUTPUTS = E == SILU ? ROWS / 2 : ROWS;
+        constexpr u32 OUTPUTS = E == SILU ? ROWS / 2 : ROWS;
+        const u32 item = wk * 32 + lane, i = item % OUTPUTS;
+        const int r = E == SILU ? i / 8 * 16 + i % 8 : i;
 #pragma unroll 1
-        for (int item = wk * 32 + lane; item < count * p.m * OUTPUTS; item += p.split * 32) {
-            const int i = item % OUTPUTS, pair = item / OUTPUTS, token = pair % p.m, place = pair / p.m;
-            const int r = E == SILU ? i / 8 * 16 + i % 8 : i, row = row_of(first + place, 0) + r;
+        for (int token = item / OUTPUTS, place = 0;; token += (32 << p.split_log) / OUTPUTS) {
+            while (token >= p.m) token -= p.m, place++;
+            if (place >= count) break;
+            const int row = row_of(first + place, 0) + r;
             if (row >= row_of(first + place, 1)) continue;
             float value = 0.0f, up = 0.0f;
-            for (int w = 0; w < p.split; w++) {
-                const float* from = partial + ((place * WARPS + wr * p.split + w) * p.m + token) * ROW_STRIDE + r;
-                value += from[0];
-                if constexpr (E == SILU) up += from[8];
+            const float* from = partial + ((place * WARPS + (wr << p.split_log)) * p.m + token) * ROW_STRIDE + r;
+#pragma unroll
+            for (int w = 0; w < WARPS; w++) {
+                if (w >= split) break;
+                value += from[w * p.m * ROW_STRIDE];
+                if constexpr (E == SILU) up += from[w * p.m * ROW_STRIDE + 8];
             }
             const float factor = NORM ? factors[token] : p.alpha;
             write_out<E>(p, token, row, value * factor, up * factor);
@@ -178,19 +184,19 @@ DEVICE void linear(const Problem& p) {
 
     int slot = 0, kept = 0;
 #pragma unroll 1
-    for (int turn = 0; turn < turns; turn++) {
+    for (int turn = 0; turn < p.turns; turn++) {
         clear();
 #pragma unroll 1
         for (int at = 0; at < steps; at++) {
             copy_wait<STEPS_AHEAD - 1>();
-            step(slot, (wk + at * p.split) * 32 + c * 8);
+            step(slot, (wk + (at << p.split_log)) * 32 + c * 8);
             copy_weights(slot);
             copy_x(slot);
             copy_commit();
             if (++slot == STEPS_AHEAD) slot = 0;
         }
         keep(kept++);
-        if (kept == p.held || turn == turns - 1) finish(turn + 1 - kept, kept), kept = 0;
+        if (kept == p.held || turn == p.turns - 1) finish(turn + 1 - kept, kept), kept = 0;
     }
     copy_wait<0>();
 }

@@ -38,8 +38,10 @@ class SmallPlan:
     """Steps in flight."""
     resident: int = 3
     """Blocks that registers must leave room for on a multiprocessor."""
-    held: int = 1
+    held: int = 8
     """Turns whose sums wait before the warps of a block meet, at most: 8 tokens' worth fit."""
+    at_once: int = 1
+    """Blocks that a multiprocessor may hold, as in `launch.Shape`."""
 
     def holds(self, m: int) -> int:
         """Turns of M tokens whose sums wait."""
@@ -67,6 +69,13 @@ def shared_bytes(plan: SmallPlan, m: int, k: int, normed: bool) -> int:
     partial = plan.warps * plan.holds(m) * m * (16 * plan.tiles + ROW_PADDING) * 4
     ring = plan.warps * plan.depth * (plan.tiles * 1024 + (0 if normed else m * 64))
     return partial + ring + (32 * (plan.warps + 1) + m * (ceil_div(k, 64) * 64 + 32) * 2 if normed else 0)
+
+
+def passes(plan: SmallPlan, n: int, together: int) -> tuple[int, int]:
+    """Turns of each warp over the rows, and rows of one pass in units of `together` that stay so, times 2³²."""
+    workers = plan.blocks * (plan.warps // plan.split)
+    turns = ceil_div(n, workers * 16 * plan.tiles)
+    return turns, (n // together << 32) // (turns * workers)
 
 
 def fits(plan: SmallPlan, m: int, k: int, shared_limit: int) -> bool:
@@ -108,7 +117,8 @@ def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int) -> Kerne
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", (n,), optional=True),
             Buffer("out", out, ("M", n // 2 if epilogue == "silu" else n)),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "split", "held")),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "split_log", "turns", "held")),
+            Scalar("share", "u64"),
         ),
     )
 
@@ -143,8 +153,10 @@ def linear_small(
         raise EngineFault(f"linear_small cannot serve {m} tokens of ({n}, {k}).")
     name = f"{'norm_' if normed else ''}linear{_padded(m)}_{epilogue}"
     shared = shared_bytes(plan, m, k, normed)
+    turns, share = passes(plan, n, 16 if epilogue == "silu" else 1)
     product_kernel(unit(bf16, plan), name, epilogue, n).launch(
         device,
-        Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared),
-        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, plan.split, plan.holds(m),
+        Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared, plan.at_once),
+        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k,
+        plan.split.bit_length() - 1, turns, plan.holds(m), share,
     )  # fmt: skip

@@ -115,7 +115,7 @@ def packed_large(
     wide, halved = epilogue in ("add", "logits"), epilogue == "silu"
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
-        Shape((workers, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, layout)),
+        Shape((workers, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, layout), plan.resident),
         weight.units, x, alpha, bias, out, scratch.partials, scratch.arrivals, m, n, k, workers, int(whole),
         EPILOGUES.index(epilogue),
     )  # fmt: skip

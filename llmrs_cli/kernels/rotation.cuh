@@ -1,6 +1,6 @@
 // Norm and rotation of the qkv projection inside decode attention, for heads of at most 128 values.
 #pragma once
-#include "attention.cuh"
+#include "attend_tile.cuh"
 
 static_assert(HEAD_DIM % 32 == 0 && HEAD_DIM <= 128, "a lane holds both values of a pair");
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from llmrs_cli.kernels.device import CudaDevice
-from llmrs_cli.kernels.linear_rows import RowsPlan, default_plan, linear_rows
+from llmrs_cli.kernels.linear_rows import RowsPlan, default_plan, linear_rows, shared_bytes
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.gpu.halves import TYPES, cp, error, halves, in_turns, rounding, widened
@@ -27,7 +27,8 @@ SHAPES = [
 
 def plans(device: CudaDevice, n: int, k: int) -> list[RowsPlan]:
     own = default_plan(n, k, device.multiprocessors)
-    return [own, default_plan(n, k, 2 * device.multiprocessors, warps=8), RowsPlan(1, 16, depth=6)]
+    found = [own, default_plan(n, k, 2 * device.multiprocessors, warps=8), RowsPlan(1, 16, depth=6)]
+    return [plan for plan in found if shared_bytes(plan, 2, n, k) <= device.shared_limit]
 
 
 @pytest.mark.parametrize("bf16", TYPES)

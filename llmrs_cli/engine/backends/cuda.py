@@ -36,7 +36,7 @@ from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
-from llmrs_cli.kernels import attend_decode, attend_prefill
+from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill
 from llmrs_cli.kernels.catalog import model_units, packed_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
@@ -77,7 +77,7 @@ class Projected:
 
     qkv: Any
     """(T, (Hq + 2·Hkv)·D) 16-bit"""
-    rotation: attend_decode.Rotation
+    rotation: attend_few.Rotation
 
 
 class CudaBackend(Backend):
@@ -148,7 +148,7 @@ class CudaBackend(Backend):
         bf16, arch = self._bf16 is not False, self.device.loader.arch
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
         self.device.build((*model_units(bf16, head_dim, arch), *packed))
-        self._shares = max(self._attention_blocks(head_dim) // kv_heads, 1)
+        self._shares = max(attend_decode.grid_blocks(self.device.multiprocessors, head_dim) // kv_heads, 1)
         shape = blocks, kv_heads, PAGE, head_dim
         return [PagedKv(cp.zeros(shape, cp.uint16), cp.zeros(shape, cp.uint16)) for _ in range(layers)]
 
@@ -216,7 +216,7 @@ class CudaBackend(Backend):
         qkv = self._take("qkv", tokens, layer.qkv.shape[0])
         self._norm_linear("store", hidden.residual, layer.attention_norm, geometry.eps, layer.qkv, qkv)
         if self._turns_in_attention(step, geometry):
-            turn = attend_decode.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
+            turn = attend_few.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
             return Projected(qkv, turn)
         q = self._arena.take("q", (tokens, geometry.heads, geometry.head_dim), cp.uint16)
         rope_store(
@@ -300,8 +300,14 @@ class CudaBackend(Backend):
     def _turns_in_attention(self, step: StepArrays, geometry: Geometry) -> bool:
         """Whether the step is decode alone and its attention may take the qkv projection as it is."""
         assert isinstance(step, CudaStep)
-        wanted = self._paths.rope_in_attention and not self.deterministic
-        return wanted and not step.tiles and attend_decode.rotates(geometry.head_dim)
+        blocks = step.context_lens.size * geometry.kv_heads * attend_few.BLOCKS
+        return (
+            self._paths.few_attend
+            and not (self.deterministic or step.tiles)
+            and self.device.loader.arch == "sm_90a"
+            and attend_few.serves(geometry.head_dim)
+            and blocks <= 2 * self.device.multiprocessors
+        )
 
     def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
         assert isinstance(step, CudaStep)
@@ -314,15 +320,19 @@ class CudaBackend(Backend):
             step.context_lens, step.query_start,
         )  # fmt: skip
         window = geometry.window or 0
-        if step.decodes:
-            blocks = self._attention_blocks(d)
+        if rotation is not None:
+            attend_few.attend_few(
+                *shared, step.first_page, out, scale=geometry.scale, rotation=rotation, window=window
+            )
+        elif step.decodes:
+            blocks = attend_decode.grid_blocks(self.device.multiprocessors, d)
             slots = attend_decode.partial_slots(blocks, sequences, geometry.kv_heads)
             width = geometry.heads // geometry.kv_heads * (d + attend_decode.EXTRA)
             partials = self._arena.take("partials", (slots, width), cp.float32)
             arrivals = self._arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
             attend_decode.attend_decode(
                 *shared, step.first_page, out, partials, arrivals, blocks=blocks, scale=geometry.scale,
-                window=window, little=little, rotation=rotation,
+                window=window, little=little, at_once=blocks // self.device.multiprocessors,
             )  # fmt: skip
         if step.tiles:
             many = len(q) if self._paths.two_tiles and not self.deterministic else 0
@@ -331,11 +341,6 @@ class CudaBackend(Backend):
                 little=little, shape=attend_prefill.shape_for(d, many, self.device.loader.arch),
             )  # fmt: skip
         return out
-
-    def _attention_blocks(self, head_dim: int) -> int:
-        """Of decode attention's grid."""
-        fit = attend_decode.grid_blocks(self.device.multiprocessors, head_dim)
-        return min(fit, self._paths.attention_blocks * self.device.multiprocessors or fit)
 
     def silu_mul(self, gate_up: Array) -> Scaled:
         bf16 = self._bf16 is not False

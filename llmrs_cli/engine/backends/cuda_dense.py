@@ -6,7 +6,7 @@ the one switch: its defaults are what has been measured, and a benchmark tries t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cupy as cp
@@ -15,7 +15,7 @@ from llmrs_cli.engine.arrays import Array
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.handles import Vector
-from llmrs_cli.kernels import linear_mid, linear_rows, linear_small
+from llmrs_cli.kernels import linear_rows, linear_small, linear_wide
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import MAX_NORM_TOKENS, MAX_TOKENS, Epilogue
@@ -25,24 +25,16 @@ from llmrs_cli.kernels.silu_mul import silu_mul
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Which kernels run, by tokens of a step."""
+    """Which kernels run where several could."""
 
-    rows_tokens: int = 0
-    """Up to so many (at most 2) go through `linear_rows`"""
-    held: int = 1
-    """Turns of `linear_small` whose sums wait for one meeting of the warps"""
-    mid_tokens: range = range(0)
-    """Those that go through `linear_mid`"""
-    mid_warps: int = 8
-    """Of a block there; 16 rows each"""
-    mid_even: bool = False
-    """Whether tiles there have equal numbers of blocks, though some multiprocessors then have none"""
-    rope_in_attention: bool = False
-    """Whether steps of decode alone leave norm, rotation and store to decode attention"""
+    rows: bool = True
+    """Whether `linear_rows` takes what it `suits`"""
+    few_attend: bool = True
+    """Whether a few sequences have a cluster of blocks for each key head (`attend_few`)"""
+    wide_silu: range = range(0)
+    """Tokens whose gate and up go through `linear_wide`"""
     two_tiles: bool = False
     """Whether prefill attention of many tokens takes two tiles a block, for heads of 64"""
-    attention_blocks: int = 0
-    """Of decode attention, a multiprocessor; 0: as many as fit"""
 
 
 MEASURED = Paths()
@@ -78,8 +70,8 @@ class DenseProducts:
 
     def plain(self, epilogue: Epilogue, x: Array, weight: CudaLinear, out: Array, alpha: float = 1.0) -> None:
         """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit."""
-        if len(x) in self.paths.mid_tokens:
-            self._mid(epilogue, weight, x, out, alpha)
+        if epilogue == "silu" and len(x) in self.paths.wide_silu:
+            self._wide(weight, x, out, alpha)
         elif len(x) <= MAX_TOKENS:
             self._few(epilogue, weight, out, x=x, alpha=alpha)
         else:
@@ -91,7 +83,7 @@ class DenseProducts:
 
     def _few(self, epilogue: Epilogue, weight: CudaLinear, out: Array, **source: Any) -> None:
         n, k = weight.shape
-        if len(out) <= self.paths.rows_tokens:
+        if self.paths.rows and linear_rows.suits(len(out), n, k):
             plan = linear_rows.default_plan(n, k, self.device.multiprocessors)
             if linear_rows.shared_bytes(plan, len(out), n, k) <= self.device.shared_limit:
                 linear_rows.linear_rows(
@@ -104,31 +96,20 @@ class DenseProducts:
         )  # fmt: skip
 
     def _small_plan(self, weight: CudaLinear) -> linear_small.SmallPlan:
-        plan = linear_small.default_plan(*weight.shape, self.device.multiprocessors, self.device.shared_limit)
-        return replace(plan, held=self.paths.held)
+        return linear_small.default_plan(*weight.shape, self.device.multiprocessors, self.device.shared_limit)
 
-    def _mid(self, epilogue: Epilogue, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
-        m, (n, k) = len(x), weight.shape
-        plan = linear_mid.default_plan(
-            m, n, k, self.device.multiprocessors, self.paths.mid_warps, even=self.paths.mid_even
+    def _wide(self, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
+        m, (n, _) = len(x), weight.shape
+        plan = linear_wide.default_plan(m, n, self.device.multiprocessors)
+        sums, tiles = linear_wide.scratch_sizes(plan, m, n)
+        scratch = linear_wide.WideScratch(
+            self.arena.take("wide partials", (sums,), cp.float32, reserve=0),
+            self.arena.take("wide arrivals", (tiles,), cp.int32),
         )
-        sums, tiles = linear_mid.scratch_sizes(plan, m, n)
-        scratch = linear_mid.MidScratch(
-            self.arena.take("mid partials", (sums,), cp.float32),
-            self.arena.take("mid arrivals", (tiles,), cp.int32),
-        )
-        linear_mid.linear_mid(
-            self.device,
-            weight.bf16,
-            plan,
-            epilogue,
-            weight.weight,
-            x,
-            out,
-            scratch,
-            bias=weight.bias,
-            alpha=alpha,
-        )
+        linear_wide.linear_wide(
+            self.device, weight.bf16, plan, "silu", weight.weight, x, out, scratch,
+            bias=weight.bias, alpha=alpha,
+        )  # fmt: skip
 
     def _many(self, epilogue: Epilogue, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
         if epilogue == "silu":

@@ -16,7 +16,7 @@ from llmrs_cli.kernels.launch import ceil_div
 GRAPH_BYTES = 512 << 20
 """For recorded steps: some hundred graphs of some hundred launches each, and the kernels' own code."""
 SHARED_SUMS = 64 << 20
-"""For sums that blocks of one product share among them (`linear_mid`)."""
+"""For sums that blocks of one product share among them (`packed_large`)."""
 DENSE_FORMS = ("float32", "float16", "bfloat16")
 
 

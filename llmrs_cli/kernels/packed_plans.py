@@ -21,10 +21,11 @@ SLAB_BYTES = 32 << 20
 """Dequantised at a time, so that the L2 cache still holds it when cuBLASLt reads it."""
 
 
-def stream_plan(multiprocessors: int, group: int, deep: bool) -> StreamPlan:
+def stream_plan(multiprocessors: int, group: int, deep: bool, hopper: bool) -> StreamPlan:
     """For up to 8 tokens, on a GPU with much shared memory (`deep`) or little."""
-    tiles = 4 if deep and group == 128 else 2
-    return StreamPlan(multiprocessors, tiles=tiles, stages=3 if deep else 2)
+    warps, stages = (14, 3 if hopper else 2) if deep else (8, 2)
+    room = (220 if hopper else 160 if deep else 96) << 10
+    return StreamPlan(multiprocessors, warps, stages=stages, room=room)
 
 
 def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:
@@ -48,6 +49,6 @@ def units(bf16: bool, group: int, deep: bool, hopper: bool) -> tuple[Unit, ...]:
     return (
         repack.unit(bf16),
         dequantise.unit(bf16, group),
-        packed_small.unit(bf16, group, stream_plan(1, group, deep)),
+        packed_small.unit(bf16, group, stream_plan(1, group, deep, hopper)),
         *(packed_large.unit(bf16, group, plan) for plan in plans),
     )

@@ -8,54 +8,64 @@ from typing import Any
 
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
-from llmrs_cli.kernels.linear_small import Epilogue
+from llmrs_cli.kernels.linear_small import MAX_ROWS, ROW_PADDING, Epilogue
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.marlin_layout import TILE_COLUMNS, TILE_ROWS, Layout
-from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix, Scratch, units_buffer
+from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix, units_buffer
 
 MAX_TOKENS = 8
 X_STRIDE = 2 * TILE_COLUMNS + 16
-"""Bytes of a token beside its unit."""
+"""Bytes of a token beside the weights of a step."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """How one linear is spread over warps that each stream a run of units."""
+    """How one linear is spread over blocks that take turns at W, and over the warps of each."""
 
     blocks: int
-    warps: int = 8
-    tiles: int = 4
-    """16-row tiles below one another in a unit: 2 or 4."""
+    """Blocks of the grid, one a multiprocessor, if W has as many tiles of rows."""
+    warps: int = 14
+    tiles: int = 2
+    """16-row tiles below one another in a turn of a block."""
     stages: int = 3
-    """Units in flight for each warp."""
-    resident: int = 1
-    """Blocks that registers must leave room for on a multiprocessor."""
+    """Steps in flight for each warp."""
+    runs: bool = False
+    """Whether each block has one run of tiles instead of turns."""
+    room: int = 160 << 10
+    """Bytes of shared memory that sums which wait may fill a block up to."""
 
-    def workers(self, layout: Layout) -> int:
-        """Warps that have something to do."""
-        return min(self.blocks * self.warps, self.columns(layout) * layout.unit_columns)
+    def grid(self, layout: Layout) -> int:
+        """Blocks that have something to do."""
+        return min(self.blocks, ceil_div(layout.rows, TILE_ROWS))
 
-    def columns(self, layout: Layout) -> int:
-        """Columns of units that share their outputs."""
-        return ceil_div(layout.rows, TILE_ROWS * self.tiles)
+    def spread(self, layout: Layout) -> tuple[int, int]:
+        """Turns of all blocks, and tiles of the run of each block after them, times 2³²."""
+        tiles, blocks = ceil_div(layout.rows, TILE_ROWS), self.grid(layout)
+        turns = 0 if self.runs else tiles // (blocks * self.tiles)
+        return turns, ceil_div((tiles - turns * blocks * self.tiles) << 32, blocks)
+
+    def held(self, layout: Layout, m: int, normed: bool) -> int:
+        """Turns whose sums wait before the warps of a block meet."""
+        turns = ceil_div(layout.rows, TILE_ROWS * self.tiles * self.grid(layout))
+        return max(1, min(turns, (self.room - self._fixed_bytes(layout, m, normed)) // self._turn_bytes(m)))
+
+    def shared_bytes(self, layout: Layout, m: int, normed: bool) -> int:
+        """Dynamic shared memory of a block: the rings, sums that wait, and normalised tokens."""
+        return self._fixed_bytes(layout, m, normed) + self.held(layout, m, normed) * self._turn_bytes(m)
+
+    def _fixed_bytes(self, layout: Layout, m: int, normed: bool) -> int:
+        slot = self.tiles * layout.tile_bytes + (0 if normed else m * X_STRIDE)
+        rings, row = self.warps * self.stages * slot, 2 * (layout.unit_columns * TILE_COLUMNS + 8)
+        return rings + (32 * (self.warps + 1) + 4 * layout.columns + m * row if normed else 0)
+
+    def _turn_bytes(self, m: int) -> int:
+        return 4 * self.warps * m * (TILE_ROWS * self.tiles + ROW_PADDING)
 
 
 def unit(bf16: bool, group: int, plan: StreamPlan) -> Unit:
     """The translation unit that serves a plan."""
-    sizes = {"WARPS": plan.warps, "TILES": plan.tiles, "STAGES": plan.stages, "RESIDENT": plan.resident}
+    sizes = {"WARPS": plan.warps, "TILES": plan.tiles, "STAGES": plan.stages}
     return Unit("packed_small", (("BF16", int(bf16)), ("GROUP", group), *sizes.items()))
-
-
-def shared_bytes(plan: StreamPlan, layout: Layout, m: int, normed: bool) -> int:
-    """Dynamic shared memory of a block: the rings, and normalised tokens."""
-    slot = plan.tiles * layout.tile_bytes + (0 if normed else m * X_STRIDE)
-    row = 2 * (layout.unit_columns * TILE_COLUMNS + 8)
-    return plan.warps * plan.stages * slot + (32 * (plan.warps + 1) + m * row if normed else 0)
-
-
-def scratch_sizes(plan: StreamPlan, layout: Layout) -> tuple[int, int]:
-    """Elements of `Scratch.partials` and `Scratch.arrivals`."""
-    return 2 * plan.workers(layout) * TILE_ROWS * plan.tiles * MAX_TOKENS, plan.columns(layout)
 
 
 @cache
@@ -73,11 +83,8 @@ def _kernel(source: Unit, wide: bool, halved: bool, unit_words: int) -> Kernel:
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", ("N",), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", "F" if halved else "N")),
-            Buffer("partials", "f32", ("partials",)),
-            Buffer("arrivals", "i32", ("arrivals",)),
-            *(Scalar(name, "i32") for name in ("m", "n", "k")),
-            Scalar("workers", "u32"),
-            Scalar("epilogue", "i32"),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "epilogue")),
+            Scalar("share", "u64"),
         ),
     )
 
@@ -89,7 +96,6 @@ def packed_small(
     epilogue: Epilogue,
     weight: Packed4Matrix,
     out: Any,
-    scratch: Scratch,
     *,
     x: Any = None,
     bias: Any = None,
@@ -99,26 +105,16 @@ def packed_small(
     rows: Any = None,
     alpha: float = 1.0,
 ) -> None:
-    """out = epilogue(alpha · x · Wᵀ + bias) for M ≤ 8 tokens; arguments as those of `linear_small`.
-
-    `scratch` has at least `scratch_sizes` elements; its arrivals are zero before and after.
-    """
+    """out = epilogue(alpha · x · Wᵀ + bias) for M ≤ 8 tokens; arguments as those of `linear_small`."""
     normed, m, layout = norm is not None, out.shape[0], weight.layout
     n, k = layout.rows, layout.columns
-    if m > MAX_TOKENS or k % 8:
+    if m > MAX_TOKENS or k % 8 or n > MAX_ROWS:
         raise EngineFault(f"packed_small cannot serve {m} tokens of ({n}, {k}).")
-    workers = plan.workers(layout)
-    scratch.check(*scratch_sizes(plan, layout))
-    if (plan.columns(layout) * layout.unit_columns + 1) * (workers + 1) >= 2**32:
-        raise EngineFault(f"packed_small cannot spread ({n}, {k}) over {workers} warps.")
+    turns, share = plan.spread(layout)
     wide, halved = epilogue in ("add", "logits"), epilogue == "silu"
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
-        Shape(
-            (ceil_div(workers, plan.warps), 1, 1),
-            (plan.warps * 32, 1, 1),
-            shared_bytes(plan, layout, m, normed),
-        ),
-        weight.units, x, residual, rows, norm, eps, alpha, bias, out, scratch.partials, scratch.arrivals,
-        m, n, k, workers, EPILOGUES.index(epilogue),
+        Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
+        weight.units, x, residual, rows, norm, eps, alpha, bias, out, m, n, k,
+        turns, plan.held(layout, m, normed), EPILOGUES.index(epilogue), share,
     )  # fmt: skip

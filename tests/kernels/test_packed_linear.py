@@ -17,7 +17,7 @@ from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
 from llmrs_cli.kernels.packed_large import TilePlan, packed_large
 from llmrs_cli.kernels.packed_large import scratch_sizes as tile_scratch
-from llmrs_cli.kernels.packed_small import StreamPlan, packed_small, scratch_sizes
+from llmrs_cli.kernels.packed_small import StreamPlan, packed_small
 from llmrs_cli.kernels.repack import Kind, Part, compare, repack, stack, widen
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.helpers.canonical import packed4, words4
@@ -258,14 +258,17 @@ def streamed(device: EmulatedDevice, case: Case, plan: StreamPlan, epilogue: Epi
     out = poisoned(case.m, case.n // 2 if epilogue == "silu" else case.n, wide=wide)
     if epilogue == "add":
         out[...] = 0
-    scratch = room(*scratch_sizes(plan, case.weight.layout))
-    packed_small(device, case.bf16, plan, epilogue, case.weight, out, scratch, bias=case.bias, **source)
-    assert not scratch.arrivals.any()
+    packed_small(device, case.bf16, plan, epilogue, case.weight, out, bias=case.bias, **source)
     return out
 
 
-STREAMS = StreamPlan(3, warps=2, stages=2)
-HALVES = StreamPlan(2, warps=4, tiles=2)
+STREAMS = StreamPlan(3, warps=3, stages=2)
+PLANS = {
+    "tall": StreamPlan(2, warps=2, tiles=4, stages=2),
+    "flat": StreamPlan(4, warps=5, tiles=1, stages=3),
+    "met after every turn": StreamPlan(2, warps=3, stages=2, room=0),
+    "one run a block": StreamPlan(3, warps=3, stages=2, runs=True),
+}
 
 
 @pytest.mark.parametrize("epilogue", ["store", "add", "silu", "logits"])
@@ -280,15 +283,27 @@ def test_few_tokens_are_multiplied(device: EmulatedDevice, epilogue: Epilogue) -
     ids=str,
 )
 def test_few_tokens_of_any_shape(device: EmulatedDevice, m: int, n: int, k: int, group: int) -> None:
-    """Fewer units than warps, runs of whole columns and parts of one, rows and columns that fill no unit."""
+    """Fewer columns than warps, tiles for a part of the blocks, rows and columns that fill no tile."""
     case = Case(False, m, n, k, group)
     case.check("logits", streamed(device, case, STREAMS, "logits", x=case.x))
 
 
-@pytest.mark.parametrize("plan", [HALVES], ids=["halves"])
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_small_groups_and_bfloat16(device: EmulatedDevice, plan: StreamPlan) -> None:
-    case = Case(True, 4, 104, 200, 32)
-    case.check("logits", streamed(device, case, plan, "logits", x=case.x))
+    case = Case(True, 4, 328, 456, 32)
+    for epilogue in ("add", "logits"):
+        case.check(epilogue, streamed(device, case, plan, epilogue, x=case.x))
+
+
+def test_turns_wait_only_as_long_as_there_is_room(device: EmulatedDevice) -> None:
+    case = Case(False, 3, 600, 200, 128)
+    results = []
+    for room in (0, 22_000, 1 << 20):
+        plan = replace(STREAMS, room=room)
+        assert plan.held(case.weight.layout, 3, False) == {0: 1, 22_000: 3}.get(room, 7)
+        results.append(streamed(device, case, plan, "logits", x=case.x))
+    case.check("logits", results[0])
+    assert all(np.array_equal(found, results[0]) for found in results)
 
 
 @pytest.mark.parametrize(("m", "k"), [(1, 456), (8, 136)])
@@ -314,12 +329,10 @@ def test_tokens_do_not_depend_on_their_neighbours(device: EmulatedDevice) -> Non
     assert np.array_equal(streamed(device, case, STREAMS, "logits", x=case.x)[0], together[2])
 
 
-def test_a_kernel_without_room_for_its_parts_is_refused(device: EmulatedDevice) -> None:
-    case = Case(False, 1, 64, 128, 128)
-    with pytest.raises(EngineFault, match="needs room for"):
-        packed_small(
-            device, False, STREAMS, "logits", case.weight, poisoned(1, 64, wide=True), room(1, 1), x=case.x
-        )
+def test_more_tokens_than_a_fragment_holds_are_refused(device: EmulatedDevice) -> None:
+    case = Case(False, 9, 64, 128, 128)
+    with pytest.raises(EngineFault, match="cannot serve 9 tokens"):
+        streamed(device, case, STREAMS, "logits", x=case.x)
 
 
 @pytest.fixture(scope="session")

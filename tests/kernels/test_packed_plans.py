@@ -23,10 +23,32 @@ def deep(arch: str) -> bool:
 @pytest.mark.parametrize("arch", BLOCK_LIMITS)
 @given(layout=LAYOUTS, m=st.integers(1, packed_small.MAX_TOKENS))
 def test_streams_fit_every_gpu(arch: str, layout: Layout, m: int) -> None:
-    plan = packed_plans.stream_plan(132, layout.group, deep(arch))
-    assert packed_small.shared_bytes(plan, layout, m, normed=False) <= BLOCK_LIMITS[arch]
-    assert 1 <= plan.workers(layout) <= plan.columns(layout) * layout.unit_columns
-    assert plan.columns(layout) * 16 * plan.tiles >= layout.rows
+    plan = packed_plans.stream_plan(132, layout.group, deep(arch), arch == packed_plans.HOPPER)
+    assert plan.shared_bytes(layout, m, normed=False) <= BLOCK_LIMITS[arch]
+    assert 1 <= plan.grid(layout) <= 132
+    assert packed_small.unit(False, layout.group, plan) in packed_units(False, layout.group, arch)
+
+
+@given(
+    layout=LAYOUTS,
+    blocks=st.integers(1, 200),
+    tiles=st.sampled_from([1, 2, 4]),
+    runs=st.booleans(),
+    m=st.integers(1, 8),
+)
+def test_no_block_has_more_tiles_than_it_must(
+    layout: Layout, blocks: int, tiles: int, runs: bool, m: int
+) -> None:
+    """The arithmetic of packed_small.cu: turns of all blocks, then a run for each."""
+    plan = packed_small.StreamPlan(blocks, tiles=tiles, runs=runs)
+    turns, share = plan.spread(layout)
+    starts = [block * share >> 32 for block in range(plan.grid(layout) + 1)]
+    lengths = [after - before for before, after in zip(starts, starts[1:], strict=False)]
+    whole = -(-layout.rows // 16)
+    assert turns * plan.grid(layout) * tiles + starts[-1] == whole
+    assert turns * tiles + max(lengths) == -(-whole // plan.grid(layout))
+    assert runs or max(lengths) <= tiles
+    assert plan.held(layout, m, normed=True) <= turns + -(-max(lengths) // tiles)
 
 
 @pytest.mark.parametrize("arch", BLOCK_LIMITS)

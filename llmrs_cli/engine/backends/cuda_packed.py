@@ -224,24 +224,26 @@ class PackedProducts:
 
     def _stream_plan(self, weight: PackedLinear) -> packed_small.StreamPlan:
         group = weight.matrix.layout.group
-        return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep)
+        return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep, self._hopper)
 
     def _norm_fits(self, weight: PackedLinear, m: int) -> bool:
-        layout = weight.matrix.layout
-        needed = packed_small.shared_bytes(self._stream_plan(weight), layout, m, normed=True)
+        needed = self._stream_plan(weight).shared_bytes(weight.matrix.layout, m, normed=True)
         return needed <= self.device.shared_limit
 
     def _few(self, epilogue: Epilogue, weight: PackedLinear, out: Array, **source: Any) -> None:
         plan = self._stream_plan(weight)
-        scratch = self._scratch(*packed_small.scratch_sizes(plan, weight.matrix.layout))
         packed_small.packed_small(
-            self.device, weight.bf16, plan, epilogue, weight.matrix, out, scratch, bias=weight.bias, **source
+            self.device, weight.bf16, plan, epilogue, weight.matrix, out, bias=weight.bias, **source
         )
 
     def _more(self, epilogue: Epilogue, weight: PackedLinear, x: Array, out: Array, alpha: float) -> None:
         m, layout = len(x), weight.matrix.layout
         plan = packed_plans.tile_plan(self.device.multiprocessors, m, layout.group, self._deep, self._hopper)
-        scratch = self._scratch(*packed_large.scratch_sizes(plan, layout, m))
+        partials, arrivals = packed_large.scratch_sizes(plan, layout, m)
+        scratch = Scratch(
+            self.arena.take("packed partials", (max(partials, 1),), cp.float32),
+            self.arena.take("packed arrivals", (max(arrivals, 1),), cp.int32),
+        )
         packed_large.packed_large(
             self.device, weight.bf16, plan, epilogue, weight.matrix, out, scratch,
             x=x, bias=weight.bias, alpha=alpha,
@@ -256,9 +258,3 @@ class PackedProducts:
             dequantise(self.device, weight.bf16, weight.matrix, slab, first=rows.start)
             own = None if bias is None else bias[rows]
             self.gemm(weight.bf16, x, slab, out[:, rows], own, accumulate=epilogue == "add", alpha=alpha)
-
-    def _scratch(self, partials: int, arrivals: int) -> Scratch:
-        return Scratch(
-            self.arena.take("packed partials", (max(partials, 1),), cp.float32),
-            self.arena.take("packed arrivals", (max(arrivals, 1),), cp.int32),
-        )

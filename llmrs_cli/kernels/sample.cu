@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
     __shared__ Search search;
     __shared__ Exchange exchange;
     __shared__ ListRoom room;
-    __shared__ u64 totals[2 * SUMS];
+    __shared__ u64 totals[SUMS];
     __shared__ int flag;
 
     allow_next();
@@ -50,12 +50,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
     if (threadIdx.x == 0) {
         const u32 quads = (vocab + 3) / 4;
         row = Row{
-            logits + i64(r) * vocab, vocab, int(quads * block / blocks), int(quads * (block + 1) / blocks),
+            nullptr, vocab, int(quads * block / blocks), int(quads * (block + 1) / blocks),
             s.temperature, s.seed_low, s.seed_high, positions[tokens_at[r]] + 1, s.choice, false};
         peers = Peers{meetings + r, partials + i64(r) * 2 * blocks, 0};
         search.start(s.min_p);
     }
     __syncthreads();
+    auto view = [&] {  // with a pointer that is known to be of global memory
+        Row mine = row;
+        mine.logits = logits + i64(blockIdx.y) * vocab;
+        return mine;
+    };
     const bool greedy = s.temperature == 0.0f, choosing = !greedy && s.top_k > 0 && s.top_k < vocab;
     const bool filtered = !greedy && (choosing || s.top_p < 1.0f || s.min_p > 0.0f);
     const int bans = row.position < s.min_length ? s.stops : 0;
@@ -67,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
             stop_ids + i64(at) * stop_width,
             bias_values + i64(at) * bias_width,
             s.biases, bans};
-        const bool bad = __syncthreads_or(adjust(row, s, rules));
+        const bool bad = __syncthreads_or(adjust(view(), s, rules));
         if (threadIdx.x == 0) row.bad = bad;
         __syncthreads();
     }
@@ -75,20 +80,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
     bool surveying = greedy || choosing;  // the greatest logits are looked for, and nothing is drawn
 #pragma unroll 1
     for (;;) {
-        if (!search.probing) {
+        if (search.mode == DRAWING) {
             const int wanted = surveying ? greedy : filtered ? CANDIDATES : 1;
             const Found found =
-                surveying ? greatest(row) : race(row, search.range, !filtered, exchange.leads);
+                surveying ? greatest(view()) : race(view(), search.range, !filtered, exchange.leads);
             if (choosing && surveying) publish_maximum(found.best.score, shortlists + r);
             publish(row, found, wanted, exchange, peers.own());
             if (!filtered && !peers.leave(&flag)) return;
-            search.gather(row, filtered ? peers.meet() : peers.partials, wanted, exchange);
+            search.gather(view(), filtered ? peers.meet() : peers.partials, wanted, exchange);
             if (!filtered || search.chosen >= 0) break;
             if (surveying) {
                 surveying = false;
                 const float top = search.range.top;
                 if (s.top_k <= SMALL_K) {
-                    shortlist(row, threshold(row, shortlists + r, s.top_k), peers.meeting, shortlists + r);
+                    shortlist(view(), threshold(row, shortlists + r, s.top_k), peers.meeting, shortlists + r);
                     peers.meet();
                     const u32 listed = __ldcg(&peers.meeting->listed);
                     if (listed <= LISTED) {
@@ -96,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
                         break;
                     }
                 }
-                if (threadIdx.x == 0) search.probing = true, search.high = place_of(top, 0);
+                if (threadIdx.x == 0) search.mode = COUNTING, search.high = place_of(top, 0);
                 __syncthreads();
                 continue;
             }
@@ -104,13 +109,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
             search.probe();
         }
         __syncthreads();
-        if (search.probing || s.top_p < 1.0f) {
-            sum_prefixes(
-                row, search.range.top, search.range.floor, search.pivots, exchange.sums, peers.own());
+        if (search.mode != DRAWING || s.top_p < 1.0f) {
+            const Range& range = search.range;
+            const bool counting = search.mode == COUNTING;
+            sum_prefixes(view(), range.top, range.floor, counting, search.pivots, exchange.sums, peers.own());
             add_blocks(peers.meet(), totals);
         }
         if (threadIdx.x == 0) {
-            if (search.probing) search.narrow(s.top_k, totals, totals + SUMS);
+            if (search.mode == COUNTING) search.narrow(s.top_k, totals);
+            else if (search.mode == WEIGHING) search.weigh(totals);
             else search.choose(s.top_p, totals);
         }
         __syncthreads();

@@ -18,7 +18,7 @@ MAX_BLOCKS = 32
 MAX_BIASES = 1024
 MAX_STOPS = 1024
 """Biases and stop ids of a row; both together are what a block holds."""
-PARTIAL_WORDS = 2 * 32
+PARTIAL_WORDS = 2 * 24
 """What a block leaves for the others of its row, twice."""
 MEETING_WORDS = 4
 LIST_WORDS = 3 * THREADS

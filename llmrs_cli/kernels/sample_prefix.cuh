@@ -1,4 +1,7 @@
-// Counts and masses of prefixes of a row's order (score descending, id ascending), exact.
+// Masses or counts of prefixes of a row's order (score descending, id ascending), exact.
+//
+// Masses never grow as scores fall (a search over all float32 differences found no exception), so ids of too little
+// mass to be drawn come after all others.
 #pragma once
 #include "sample_row.cuh"
 
@@ -14,78 +17,76 @@ DEVICE Pivot pivot_at(u64 place) {
     return Pivot{score_of(key), score_of(key - 1 - (key == zero)), int(min(~u32(place), 0x7fffffffu))};
 }
 
-constexpr u64 ONE = 1ull << 48;  // a count above a mass: a warp has at most 65,535 ids
+constexpr int WHOLE = CANDIDATES, FULL_ONES = CANDIDATES + 1;
 
-// Block-wide: counts and masses of the slice's ids before each of the pivots, and of all; ids of less mass than `floor`
-// do not exist. `parts` is shared.
+// Block-wide: of the slice's ids, the masses before each of the pivots (or, if `counting`, how many they are); then the
+// masses of `floor` or more; then how many masses are 2³², which are summed up as one less. `parts` is shared.
 DEVICE void sum_prefixes(
-    Row row, float top, u32 floor, const Pivot* pivots, u64 (*parts)[WARPS + 1], Partial* out) {
-    u64 sums[SUMS] = {};
+    Row row, float top, u32 floor, bool counting, const Pivot* pivots, u64 (*parts)[WARPS + 1], Partial* out) {
+    u64 sums[CANDIDATES + 1] = {};
+    u32 full = 0;
     // What a score must exceed to be before a pivot: less for lower ids.
     float over[CANDIDATES];
     int edge[CANDIDATES];
 #pragma unroll
     for (int j = 0; j < CANDIDATES; j++) over[j] = pivots[j].below, edge[j] = pivots[j].id / 4;
-    const volatile Pivot* at = pivots;  // no registers for what is read once a quad
-    const float inverse = 1.0f / row.temperature, ordinary = row.plain() ? 0x1p-100f : INFINITE;
-    auto mass_at = [&](float& score) {  // and makes the score of what does not exist -infinity
-        u32 w = mass32(__fsub_rn(score, top));
-        if (w < floor) w = 0, score = -INFINITE;
-        return whole_mass(w) + ONE;
-    };
+    const volatile Pivot* at = pivots;  // no registers for what is read once
+    const float inverse = __fdiv_rn(1.0f, row.temperature);
+    const u32 odd = row.odd(top);
     for_quads<1>(row, [&](int q, const float4 (&v)[1]) {
-        const float logits[4] = {v[0].x, v[0].y, v[0].z, v[0].w};
+        float scores[4] = {v[0].x, v[0].y, v[0].z, v[0].w};
+        row.divide(scores, inverse, odd);
 #pragma unroll
         for (int j = 0; j < CANDIDATES; j++)
-            if (q >= edge[j]) over[j] = at[j].score;
+            if (q >= edge[j]) over[j] = at[j].score, edge[j] = 0x7fffffff;
+        u32 masses[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float size = fabsf(logits[i]);
-            float score = row.plain_score(logits[i], inverse);
-            if (!(size >= ordinary && size <= 0x1p100f)) score = row.score(logits[i]);
-            const u64 w = mass_at(score);
-            if (score > -INFINITE) sums[CANDIDATES] += w;
+        for (int i = 0; i < 4; i++) masses[i] = mass32(__fsub_rn(scores[i], top));
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {  // two sums of 64 bits at once take no more instructions than one
+            const u32 a = masses[i], b = masses[i + 1], in_a = counting ? 1 : a, in_b = counting ? 1 : b;
 #pragma unroll
             for (int j = 0; j < CANDIDATES; j++)
-                if (score > over[j]) sums[j] += w;
+                sums[j] += u64(scores[i] > over[j] ? in_a : 0) + (scores[i + 1] > over[j] ? in_b : 0);
+            sums[WHOLE] += u64(a >= floor ? a : 0) + (b >= floor ? b : 0);
         }
+        if (max(max(masses[0], masses[1]), max(masses[2], masses[3])) == ~0u)
+            for (int i = 0; i < 4; i++) full += masses[i] == ~0u;
     });
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int j = 0; j < SUMS; j++) {
-        const u64 sum = warp_total(sums[j]);
+        const u64 sum = warp_total(j == FULL_ONES ? full : sums[j]);
         if (lane == 0) parts[j][warp] = sum;
     }
     // Ids of a pivot's own quad that tie with it and come before it.
     if (threadIdx.x < SUMS) {
         u64 sum = 0;
-        if (threadIdx.x < CANDIDATES) {
-            const Pivot pivot = pivots[threadIdx.x];
-            if (pivot.id / 4 >= row.first && pivot.id / 4 < row.last)
-                for (int id = pivot.id / 4 * 4; id < pivot.id; id++) {
-                    float score = row.score(row.logits[id]);
-                    const bool tied = score == pivot.score;
-                    const u64 w = mass_at(score);
-                    if (tied && score > -INFINITE) sum += w;
-                }
-        }
+        const Pivot pivot = pivots[threadIdx.x % CANDIDATES];
+        if (threadIdx.x < CANDIDATES && pivot.id / 4 >= row.first && pivot.id / 4 < row.last)
+            for (int id = pivot.id / 4 * 4; id < pivot.id; id++)
+                if (row.score(row.logits[id]) == pivot.score)
+                    sum += counting ? 1 : mass32(__fsub_rn(pivot.score, top));
         parts[threadIdx.x][WARPS] = sum;
     }
     __syncthreads();
     if (warp < SUMS) {
-        const u64 part = lane <= WARPS ? parts[warp][lane] : 0;
-        const u64 mass = warp_total(part & (ONE - 1)), count = warp_total(part >> 48);
-        if (lane == 0) out->masses[warp] = mass, out->counts[warp] = count;
+        const u64 sum = warp_total(lane <= WARPS ? parts[warp][lane] : 0);
+        if (lane == 0) out->sums[warp] = sum;
     }
 }
 
-// Block-wide, after a barrier: the row's sums from those of its blocks, into shared memory; masses, then counts.
+// Block-wide, after a barrier: the row's sums from those of its blocks, into shared memory.
 DEVICE void add_blocks(const Partial* partials, u64* totals) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    if (warp < 2 * SUMS) {
-        const u64 part = lane < gridDim.x ? __ldcg(&partials[lane].masses[0] + warp) : 0;
-        const u64 total = warp_total(part);
+    if (warp < SUMS) {
+        const u64 total = warp_total(lane < gridDim.x ? __ldcg(&partials[lane].sums[warp]) : 0);
         if (lane == 0) totals[warp] = total;
     }
     __syncthreads();
+}
+
+// A sum of masses, in which those of 2³² lack 1 each; they come first.
+DEVICE u64 exact_sum(const u64* totals, int which) {
+    return totals[which] + min(totals[FULL_ONES], totals[which] / ~0u);
 }

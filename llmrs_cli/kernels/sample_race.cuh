@@ -7,10 +7,10 @@
 #include "sample_row.cuh"
 
 constexpr float LOG2_E = 1.44269504f;
-#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890
+#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
 constexpr int QUADS = 2;  // in flight for a thread; more spill there
 #else
-constexpr int QUADS = 4;
+constexpr int QUADS = 3;
 #endif
 
 // Which ids may be drawn; where `known`, only those before `bound` whose mass is `floor` or more.
@@ -62,13 +62,13 @@ DEVICE Found race(Row row, const Range& range, bool single, u32* leads) {
     __syncthreads();
     {
         const int q = row.first + threadIdx.x;
-        const float4 v = row.quad(q);
+        float most = -INFINITE;
+        const float4 v = row.quad(min(q, row.last - 1));
         const Words w = row.words(q);
         const float logits[4] = {v.x, v.y, v.z, v.w};
-        float most = -INFINITE;
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            if (logits[j] >= edge.y) most = fmaxf(most, underestimate(logits[j], slope, w.x[j]));
+            if (q < row.last && logits[j] >= edge.y) most = fmaxf(most, underestimate(logits[j], slope, w.x[j]));
         most = warp_max(most);
         if (threadIdx.x % 32 == 0) atomicMax(lead, key_of(most - slack(most)));
     }

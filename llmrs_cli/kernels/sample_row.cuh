@@ -7,7 +7,7 @@
 constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
 constexpr int CANDIDATES = 4;
-constexpr int SUMS = CANDIDATES + 1;
+constexpr int SUMS = CANDIDATES + 2;
 constexpr u32 NOTHING = 0x007fffffu;  // key of -infinity
 #define INFINITE __int_as_float(0x7f800000)
 
@@ -26,7 +26,7 @@ struct Best {
 
 // Of one block, for the others of its row.
 struct Partial {
-    u64 masses[SUMS], counts[SUMS];
+    u64 sums[SUMS];
     Best best[CANDIDATES];  // of those drawn from the slice, in their order
     u32 limit;              // key of a score: ids that are not listed score less
     float highest;          // logit of the slice; NaN and infinity if there is one
@@ -138,25 +138,44 @@ struct Row {
     int position, choice;
     bool bad;  // a raw logit is NaN or infinite
 
-    // Logits of quad q; -infinity past the slice.
+    // Logits of quad q of the slice; -infinity past the vocabulary.
     DEVICE float4 quad(int q) const {
-        float4 v = make_float4(-INFINITE, -INFINITE, -INFINITE, -INFINITE);
-        if (q >= last) return v;
         const float* l = logits + 4 * q;
         if (vocab % 4 == 0) return *reinterpret_cast<const float4*>(l);
-        v.x = l[0];
+        float4 v = make_float4(l[0], -INFINITE, -INFINITE, -INFINITE);
         if (4 * q + 1 < vocab) v.y = l[1];
         if (4 * q + 2 < vocab) v.z = l[2];
         if (4 * q + 3 < vocab) v.w = l[3];
         return v;
     }
     DEVICE float score(float logit) const { return __fdiv_rn(logit, temperature); }
-    // A quotient rounds as it should after two corrections by fused steps, where none leaves the normal numbers.
-    DEVICE bool plain() const { return temperature >= 0x1p-20f && temperature <= 0x1p20f; }
-    DEVICE float plain_score(float logit, float inverse) const {
-        float q = __fmul_rn(logit, inverse);
-        q = __fmaf_rn(__fmaf_rn(-temperature, q, logit), inverse, q);
-        return __fmaf_rn(__fmaf_rn(-temperature, q, logit), inverse, q);
+    // A quotient rounds as it should after one correction by fused steps, if neither it nor the remainder leaves the
+    // normal numbers (seen for every mantissa at 16,000 temperatures, all thousandths up to 4 among them): not where
+    // twice the bits of a logit, less 1 so that 0 passes, come to this at most.
+    DEVICE u32 odd(float top) const {
+        const bool plain = temperature >= 0x1p-20f && temperature <= 0x1p20f && fabsf(top) <= 0x1p99f;
+        return plain ? 2 * 0x0d800000u : ~0u;
+    }
+    // Logits → scores; NaN for -infinity.
+    DEVICE void divide(float (&logits)[4], float inverse, u32 odd) const {
+        u32 least = ~0u;
+        float scores[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            least = min(least, 2 * __float_as_uint(logits[i]) - 1);
+            const float q = __fmul_rn(logits[i], inverse);
+            scores[i] = __fmaf_rn(__fmaf_rn(-temperature, q, logits[i]), inverse, q);
+        }
+        if (least <= odd) {
+#pragma unroll 1
+            for (int i = 0; i < 4; i++) {  // in turn, so that there is one copy of the slow way
+                const float done = score(logits[0]);
+                logits[0] = logits[1], logits[1] = logits[2], logits[2] = logits[3], logits[3] = done;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) logits[i] = scores[i];
+        }
     }
     DEVICE Words words(int q) const { return philox(seed_low, seed_high, position, q, choice); }
     // Score and noise of one id.
@@ -167,12 +186,15 @@ struct Row {
     }
 };
 
-// visit(q, v): logits v[i] of the quads q + i · THREADS of this thread's, `LOADS` at a time.
+// visit(q, v): logits v[i] of the quads q + i · THREADS of this thread's, `LOADS` at a time; -infinity past the slice.
 template <int LOADS, class Visit> DEVICE void for_quads(const Row& row, Visit visit) {
     for (int q = row.first + threadIdx.x; q < row.last; q += LOADS * THREADS) {
         float4 v[LOADS];
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) v[i] = row.quad(q + i * THREADS);
+        for (int i = 0; i < LOADS; i++) {
+            v[i] = make_float4(-INFINITE, -INFINITE, -INFINITE, -INFINITE);
+            if (i == 0 || q + i * THREADS < row.last) v[i] = row.quad(q + i * THREADS);
+        }
         visit(q, v);
     }
 }
@@ -226,8 +248,9 @@ DEVICE Found greatest(Row row) {
             if (most > found.best.score) found.best.score = most, quad = q + i * THREADS;
         }
     });
+    if (quad == row.last) return found;
     const float4 v = row.quad(quad);
     const float most = found.best.score;
-    if (most > -INFINITE) found.best.id = 4 * quad + (v.x == most ? 0 : v.y == most ? 1 : v.z == most ? 2 : 3);
+    found.best.id = 4 * quad + (v.x == most ? 0 : v.y == most ? 1 : v.z == most ? 2 : 3);
     return found;
 }

@@ -3,19 +3,21 @@
 #include "sample_prefix.cuh"
 #include "sample_race.cuh"
 
+enum Mode { DRAWING, COUNTING, WEIGHING };
+constexpr u64 LAST_PLACE = u64(NOTHING + 1) << 32;
+
 struct Search {
+    Mode mode;
     Range range;
-    u64 low, high;  // places; top-k's prefix ends between them, while `probing`
+    u64 low, high;  // places; top-k's prefix ends between them, while it is looked for by counting
     u64 whole;      // mass of what top-k keeps; 0: not known yet
-    bool probing;
     int chosen;     // the drawn id; -1: none yet; vocab: the row has failed
     int drawn[CANDIDATES], valid;
     Pivot pivots[CANDIDATES];
 
     DEVICE void start(float min_p) {
         range = Range{false, 0.0f, 0, __float2uint_rn(__fmul_rn(min_p, 0x1p32f))};
-        low = high = whole = 0;
-        probing = false, chosen = -1;
+        mode = DRAWING, low = LAST_PLACE, high = whole = 0, chosen = -1;
     }
 
     // Block-wide: the first ids in the order of s + g among what the blocks of the row have published.
@@ -38,48 +40,59 @@ struct Search {
             const Best best = block_best(mine, exchange.best);
             if (best.id == mine.id) mine.score = -INFINITE;
             if (threadIdx.x > 0) continue;
-            const bool sure = best.score > -INFINITE && (i == 0 || key_of(best.score) >= limit);
-            drawn[i] = best.id, valid += sure;
-            if (wanted > 1)
-                pivots[i] = sure ? pivot_at(place_of(row.score(__ldcg(row.logits + best.id)), best.id))
-                                 : Pivot{INFINITE, INFINITE, 0};
+            drawn[i] = best.id;
+            valid += best.score > -INFINITE && (i == 0 || key_of(best.score) >= limit);
         }
         if (threadIdx.x == 0) {
             if (!(range.top > -INFINITE && range.top < INFINITE)) chosen = row.vocab;
             else if (wanted == 1) chosen = drawn[0];
         }
         __syncthreads();
-    }
-
-    DEVICE u64 step() const { return max((high - low) / (CANDIDATES + 1), 1ull); }
-
-    DEVICE void probe() {
-        for (int j = 0; j < CANDIDATES; j++) pivots[j] = pivot_at(low + step() * (j + 1));
-    }
-
-    // Ends probing once a place has just k ids before it, or there are no more than k at all.
-    DEVICE void narrow(u64 k, const u64* masses, const u64* counts) {
-        const u64 from = low, by = step();
-        probing = counts[CANDIDATES] > k;
-        whole = masses[CANDIDATES];
-        for (int j = 0; probing && j < CANDIDATES; j++) {
-            const u64 place = from + by * (j + 1);
-            if (counts[j] > k) low = place;
-            if (counts[j] < k) high = min(high, place);
-            if (counts[j] == k) probing = false, range.bound = place, whole = masses[j];
+        if (threadIdx.x < wanted) {
+            Pivot& pivot = pivots[threadIdx.x];
+            const int id = drawn[threadIdx.x];
+            pivot = Pivot{INFINITE, INFINITE, 0};
+            if (threadIdx.x < valid) pivot = pivot_at(place_of(row.score(__ldcg(row.logits + id)), id));
         }
-        if (probing) whole = 0;
+        __syncthreads();
+    }
+
+    // Places to count or weigh what is before them.
+    DEVICE u64 place(int j) const {
+        return low + max((high - low) / (CANDIDATES + 1), 1ull) * (j + (low > LAST_PLACE));
+    }
+    DEVICE void probe() {
+        for (int j = 0; j < CANDIDATES; j++) pivots[j] = pivot_at(mode == WEIGHING ? range.bound : place(j));
+    }
+
+    // Ends counting once a place has just k ids before it, or there are no more than k at all.
+    DEVICE void narrow(u64 k, const u64* counts) {
+        u64 from = low, to = high;
+        for (int j = 0; j < CANDIDATES && mode == COUNTING; j++) {
+            const u64 here = place(j);
+            if (counts[j] > k) from = here;
+            if (counts[j] < k) to = min(to, here);
+            if (counts[j] == k) mode = WEIGHING, range.bound = here;
+            else if (here == LAST_PLACE && counts[j] < k) mode = DRAWING;
+        }
+        low = from, high = to;
+    }
+
+    DEVICE void weigh(const u64* totals) {
+        whole = min(exact_sum(totals, 0), exact_sum(totals, WHOLE));
+        mode = DRAWING;
     }
 
     // Chooses the first drawn id with less than the share `p` of the mass before it, or rules out what comes after.
-    DEVICE void choose(float p, const u64* masses) {
-        if (whole == 0) whole = masses[CANDIDATES];
+    DEVICE void choose(float p, const u64* totals) {
+        if (whole == 0) whole = exact_sum(totals, WHOLE);
         const double target = __dmul_rn(double(p), __ull2double_rn(whole));
 #pragma unroll 1
         for (int i = 0; i < valid && chosen < 0; i++) {
             const float score = pivots[i].score;
             if (mass32(__fsub_rn(score, range.top)) < range.floor) continue;
-            if (p >= 1.0f || masses[i] == 0 || __ull2double_rn(masses[i]) < target) chosen = drawn[i];
+            const u64 before = exact_sum(totals, i);
+            if (p >= 1.0f || before == 0 || __ull2double_rn(before) < target) chosen = drawn[i];
             else range.bound = max(range.bound, place_of(score, drawn[i]));
         }
     }

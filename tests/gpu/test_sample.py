@@ -13,6 +13,7 @@ from llmrs_cli.engine.arrays import Draws, RowSampling
 from llmrs_cli.engine.backends.reference_sampling import draw_rows, score
 from llmrs_cli.kernels.device import CudaDevice
 from tests.gpu.halves import cp
+from tests.helpers.hard_rows import FILTERS, hard_rows
 from tests.helpers.steps import batch, greedy
 
 from llmrs_cli.engine.backends.base import RowLimits  # isort: skip
@@ -57,7 +58,7 @@ def random_states(rng: np.random.Generator, count: int, vocab: int) -> list[RowS
         greedy(
             prompt=3,
             temperature=float(pick([0.0, 1e-5, 0.3, 0.8, 1.0, 2.0])),
-            top_k=int(pick([0, 0, 1, 3, 30, 10**6])),
+            top_k=int(pick([0, 0, 1, 3, 30, 1000, 10**6])),
             top_p=float(pick([0.0, 0.3, 0.95, 1.0, 1.0])),
             min_p=float(pick([0.0, 0.0, 0.02, 0.6])),
             repetition_penalty=float(pick([1.0, 1.3, 0.5])),
@@ -107,6 +108,32 @@ def test_draws_are_those_of_the_definition(device: CudaDevice, vocab: int, rows:
     ]
     assert not wrong, f"{len(wrong)} of {count}: {wrong[:2]}"
     assert [pool[r, len(known[r])] for r in range(count)] == draws.ids.tolist()
+
+
+@pytest.mark.parametrize("filters", FILTERS)
+@pytest.mark.parametrize("vocab", [1203, 40_000])
+def test_hard_rows_are_drawn_as_defined(device: CudaDevice, vocab: int, filters: str) -> None:
+    logits = hard_rows(vocab)
+    states = [greedy(temperature=0.7, seed=11 + r, **FILTERS[filters]) for r in range(len(logits))]
+    wanted = draw_rows(logits, states, [np.array([1], np.int32)] * len(states), None)
+    draws, _ = draw_on_gpu(device, logits, states, [[1]] * len(states))
+    assert draws.failed.tolist() == wanted.failed.tolist()
+    assert draws.ids.tolist() == wanted.ids.tolist()
+
+
+def test_a_token_depends_on_no_other_row(device: CudaDevice) -> None:
+    """However many rows there are: each number of them has its own number of blocks for a row."""
+    rng = np.random.default_rng(8)
+    logits = (rng.standard_normal((264, 32_007)) * 2).astype(np.float32)
+    kinds = list(FILTERS.values())
+    states = [greedy(temperature=0.8, seed=r, **kinds[r % len(kinds)]) for r in range(264)]
+    together, _ = draw_on_gpu(device, logits, states, [[1]] * 264)
+    for first, count in ((0, 1), (1, 1), (5, 9), (20, 70)):
+        rows = slice(first, first + count)
+        draws, _ = draw_on_gpu(device, logits[rows], states[rows], [[1]] * count)
+        assert draws.ids.tolist() == together.ids[rows].tolist()
+    wanted = draw_rows(logits[:27], states[:27], [np.array([1], np.int32)] * 27, None)
+    assert together.ids[:27].tolist() == wanted.ids.tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

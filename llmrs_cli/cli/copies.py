@@ -44,19 +44,23 @@ class Copy:
 
 def kept_copies(places: Directories) -> list[Copy]:
     """Every copy in our cache, by the name of its source."""
-    from llmrs_cli.engine.weights.manifest import read_manifest
     from llmrs_cli.hub.files import folder_bytes
 
-    found = []
-    for path in _folders(places):
-        if not _KEY.fullmatch(path.name):
-            continue
-        source = None
-        with suppress(ModelError):
-            manifest = read_manifest(path)
-            source = None if manifest is None else manifest.source
-        found.append(Copy(source, path, folder_bytes(path)))
+    folders = [path for path in _folders(places) if _KEY.fullmatch(path.name)]
+    found = [Copy(_source_of(path), path, folder_bytes(path)) for path in folders]
     return sorted(found, key=lambda copy: (copy.source or "", copy.key))
+
+
+def _source_of(folder: Path) -> str | None:
+    """What the manifest says; None if there is none that we can use."""
+    from llmrs_cli.engine.weights.manifest import (
+        read_manifest,
+    )  # with NumPy, which a list of models needs not
+
+    with suppress(ModelError):
+        manifest = read_manifest(folder)
+        return None if manifest is None else manifest.source
+    return None
 
 
 def copies_of(name: ModelName, places: Directories) -> list[Copy]:

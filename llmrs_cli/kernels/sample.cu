@@ -42,8 +42,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
 
     allow_next();
     wait_for_previous();
-    const int r = blockIdx.y, at = rows[r], block = blockIdx.x, blocks = gridDim.x;
+    const int r = blockIdx.y, at = rows[r], token = tokens_at[r], block = blockIdx.x, blocks = gridDim.x;
     if (at < 0) return;
+    const int position = positions[token] + 1;
     if (threadIdx.x < sizeof(Sampling) / 4)
         reinterpret_cast<u32*>(&s)[threadIdx.x] = reinterpret_cast<const u32*>(sampling + at)[threadIdx.x];
     __syncthreads();
@@ -51,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
         const u32 quads = (vocab + 3) / 4;
         row = Row{
             nullptr, vocab, int(quads * block / blocks), int(quads * (block + 1) / blocks),
-            s.temperature, s.seed_low, s.seed_high, positions[tokens_at[r]] + 1, s.choice, false};
+            s.temperature, s.seed_low, s.seed_high, position, s.choice, false};
         peers = Peers{meetings + r, partials + i64(r) * 2 * blocks, 0};
         search.start(s.min_p);
     }

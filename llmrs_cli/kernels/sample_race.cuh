@@ -7,11 +7,6 @@
 #include "sample_row.cuh"
 
 constexpr float LOG2_E = 1.44269504f;
-#if __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200
-constexpr int QUADS = 2;  // in flight for a thread; more spill there
-#else
-constexpr int QUADS = 3;
-#endif
 
 // Which ids may be drawn; where `known`, only those before `bound` whose mass is `floor` or more.
 struct Range {
@@ -105,11 +100,11 @@ DEVICE Found race(Row row, const Range& range, bool single, u32* leads) {
             atomicMax(lead, key_of(mine.score));
         }
     };
-    for_quads<QUADS>(row, [&](int q, const float4 (&v)[QUADS]) {
+    for_quads<RACED>(row, [&](int q, const float4 (&v)[RACED]) {
         const float by = offset();
         u32 hits = 0;
 #pragma unroll
-        for (int i = 0; i < QUADS; i++) {
+        for (int i = 0; i < RACED; i++) {
             const Words w = row.words(q + i * THREADS);
             found.highest = max_nan(max_nan(found.highest, max_nan(v[i].x, v[i].y)), max_nan(v[i].z, v[i].w));
             const bool any = passes(v[i].x, w.x[0], by) | passes(v[i].y, w.x[1], by) | passes(v[i].z, w.x[2], by) |

@@ -8,6 +8,9 @@ constexpr int THREADS = 512;
 constexpr int WARPS = THREADS / 32;
 constexpr int CANDIDATES = 4;
 constexpr int SUMS = CANDIDATES + 2;
+// Quads in flight for a thread while ids race, and while only the greatest is wanted: as many as do not spill.
+constexpr bool SMALL = __CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200;
+constexpr int RACED = SMALL ? 2 : 3, SCANNED = SMALL ? 2 : 4;
 constexpr u32 NOTHING = 0x007fffffu;  // key of -infinity
 #define INFINITE __int_as_float(0x7f800000)
 
@@ -237,12 +240,11 @@ DEVICE void publish(const Row& row, Found found, int wanted, Exchange& exchange,
 
 // Each thread's greatest logit, and the lowest id that has it.
 DEVICE Found greatest(Row row) {
-    constexpr int LOADS = 4;
     Found found{{-INFINITE, row.vocab}, -INFINITE, -INFINITE};
     int quad = row.last;
-    for_quads<LOADS>(row, [&](int q, const float4 (&v)[LOADS]) {
+    for_quads<SCANNED>(row, [&](int q, const float4 (&v)[SCANNED]) {
 #pragma unroll
-        for (int i = 0; i < LOADS; i++) {
+        for (int i = 0; i < SCANNED; i++) {
             const float most = max_nan(max_nan(v[i].x, v[i].y), max_nan(v[i].z, v[i].w));
             found.highest = max_nan(found.highest, most);
             if (most > found.best.score) found.best.score = most, quad = q + i * THREADS;

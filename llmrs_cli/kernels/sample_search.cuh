@@ -48,7 +48,7 @@ struct Search {
             else if (wanted == 1) chosen = drawn[0];
         }
         __syncthreads();
-        if (threadIdx.x < wanted) {
+        if (threadIdx.x < CANDIDATES && wanted == CANDIDATES) {
             Pivot& pivot = pivots[threadIdx.x];
             const int id = drawn[threadIdx.x];
             pivot = Pivot{INFINITE, INFINITE, 0};
@@ -85,14 +85,14 @@ struct Search {
 
     // Chooses the first drawn id with less than the share `p` of the mass before it, or rules out what comes after.
     DEVICE void choose(float p, const u64* totals) {
-        if (whole == 0) whole = exact_sum(totals, WHOLE);
+        if (whole == 0 && p < 1.0f) whole = exact_sum(totals, WHOLE);
         const double target = __dmul_rn(double(p), __ull2double_rn(whole));
+        auto kept = [&](u64 before) { return before == 0 || __ull2double_rn(before) < target; };
 #pragma unroll 1
         for (int i = 0; i < valid && chosen < 0; i++) {
             const float score = pivots[i].score;
             if (mass32(__fsub_rn(score, range.top)) < range.floor) continue;
-            const u64 before = exact_sum(totals, i);
-            if (p >= 1.0f || before == 0 || __ull2double_rn(before) < target) chosen = drawn[i];
+            if (p >= 1.0f || kept(exact_sum(totals, i))) chosen = drawn[i];
             else range.bound = max(range.bound, place_of(score, drawn[i]));
         }
     }

@@ -22,7 +22,7 @@ from llmrs_cli.config import directories
 @json_option
 @quiet_option
 def command(yes: bool, dry_run: bool, as_json: bool, quiet: bool) -> None:
-    """Remove unfinished downloads, superseded commits and stray converted copies.
+    """Remove unfinished downloads, superseded commits, stray copies.
 
     A commit is superseded if its branch has moved on and no other stands at it; a converted copy is stray if
     its model is gone or has changed. What is unfinished and changed within the last hour stays: it may be

@@ -35,7 +35,7 @@ COMMANDS: Mapping[str, str] = {
     "list": "List the models on this machine.",
     "show": "Show what a model is and whether it fits here.",
     "rm": "Remove models from this machine.",
-    "prune": "Remove unfinished downloads and superseded commits.",
+    "prune": "Remove unfinished downloads, superseded commits, stray copies.",
     "du": "Show how much of the disk models and caches take.",
     "alias": "List, give and forget short names of models.",
     "default": "Show or set the model to use where none is named.",

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import fuzz
-from benchmarks.watched_server import NAME, Setup, Watched, anonymous
+from benchmarks.watched_server import NAME, Setup, Watched, anonymous, runs
 from llmrs_cli.server.load import percentile, series
 from llmrs_cli.server.load_client import Answer, complete
 from tests.helpers.tiny_model import TinyModel, write_tiny
@@ -343,7 +343,7 @@ async def lifecycle(size: Size) -> Result:
             await server.ready()
             starts.append(time.monotonic() - began)
             await ask(server, body([1, 2, 3], 4))
-            killed, child, began = number % 3 == 2, Path(f"/proc/{server.child}"), time.monotonic()
+            killed, child, began = number % 3 == 2, server.child, time.monotonic()
             (server.process.kill if killed else server.process.terminate)()
             status = await asyncio.to_thread(server.process.wait, 60)
             if killed:
@@ -351,7 +351,7 @@ async def lifecycle(size: Size) -> Result:
             else:
                 stops.append(time.monotonic() - began)
             result.bound("wrong_status", int(status != (-9 if killed else 0)), 0)
-            result.bound("left_behind", int(child.exists()), 0)
+            result.bound("left_behind", int(runs(child)), 0)
     result.figures["median_start_seconds"] = round(statistics.median(starts), 2)
     size.timed(result, "slowest_stop_seconds", max(stops), 1)
     return result

@@ -186,6 +186,14 @@ async def until(condition: Callable[[], bool], patience: float = 60.0) -> None:
         await asyncio.sleep(0.01)
 
 
+def runs(pid: int) -> bool:
+    """Whether a process has not ended; one whose parent was killed may wait a while for whoever buries it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def anonymous(pid: int) -> int:
     """Bytes that a process shares with nobody."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -33,7 +33,7 @@ docs: $(VENV)/test.stamp
 	$(BIN)/python -m llmrs_cli.cli.manpage man
 
 bench: $(VENV)/test.stamp
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
+	-@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3'
 	$(BIN)/llmrs bench $(MODEL) --json > benchmarks/this-machine.json
 	@$(BIN)/python -m json.tool benchmarks/this-machine.json
 	$(BIN)/python -m benchmarks.http_parent --out benchmarks/http-parent.json

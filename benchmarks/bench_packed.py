@@ -40,11 +40,8 @@ BF16 = False
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048)
 SPREAD_BYTES = 2 << 30
 """That the matrices of a chain take together."""
-STREAMS = [
-    (2, 14, 3, False), (2, 14, 3, True), (2, 14, 2, False), (2, 16, 3, False), (2, 16, 4, False), (2, 8, 6, False),
-    (2, 8, 6, True), (2, 8, 4, False), (2, 12, 3, False), (4, 14, 2, False), (4, 8, 3, False), (1, 14, 6, False),
-]  # fmt: skip
-"""Tiles, warps, stages, and whether each block has one run of W."""
+STREAMS = [(2, 12, 3), (2, 14, 2), (2, 16, 3), (2, 8, 4), (4, 14, 2)]
+"""Tiles, warps, stages."""
 TILES = [
     (16, 16, 6, 1), (16, 8, 6, 2), (16, 8, 4, 2), (32, 12, 6, 1), (32, 8, 6, 2), (32, 16, 6, 1),
     (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (128, 8, 4, 1), (128, 8, 5, 1), (128, 4, 5, 1),
@@ -89,14 +86,13 @@ def room(partials: int, arrivals: int) -> Scratch:
 
 def stream_plans(device: CudaDevice) -> list[StreamPlan]:
     return [
-        StreamPlan(device.multiprocessors, warps, tiles, stages, runs, room=220 << 10)
-        for tiles, warps, stages, runs in STREAMS
+        StreamPlan(device.multiprocessors, warps, tiles, stages, room=220 << 10)
+        for tiles, warps, stages in STREAMS
     ]
 
 
 def stream_label(plan: StreamPlan) -> str:
-    kind = "runs" if plan.runs else "turns"
-    return f"tiles {plan.tiles} warps {plan.warps} stages {plan.stages} {kind}"
+    return f"tiles {plan.tiles} warps {plan.warps} stages {plan.stages}"
 
 
 def tile_plans(device: CudaDevice) -> list[TilePlan]:

@@ -2,7 +2,7 @@
 
 Run on a GPU from the repository root: python3 -m benchmarks.variants.packed OUT.json [7b 0.5b]
 Groups of 128 and float16, as AWQ checkpoints have them; codes are random. `packed` is what `packed_plans` says; a setting
-that wins over it at its sizes belongs there, and `cuda_packed.KEEP_PACKED` becomes True where packed wins over widened.
+that wins over it at its sizes belongs there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_large import TilePlan
 from llmrs_cli.kernels.packed_small import StreamPlan
 
-SIZES = (1, 2, 4, 8, 16, 64)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 1024, 2048)
 """Tokens of a step; more than 128 are 64 that decode and a prompt's chunk."""
 CONTEXT = 320
 NO_TILES = {True: 0, False: 0}
@@ -67,8 +67,8 @@ def settings(device: Any, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Labels and what they replace in `packed_plans`."""
     yield "packed", {}
     if tokens <= 8:
-        for tiles, warps, stages, runs in STREAMS:
-            plan = StreamPlan(device.multiprocessors, warps, tiles, stages, runs, room=220 << 10)
+        for tiles, warps, stages in STREAMS:
+            plan = StreamPlan(device.multiprocessors, warps, tiles, stages, room=220 << 10)
             yield stream_label(plan), {"stream_plan": always(plan)}
     else:
         for size, warps, stages, resident in TILES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from functools import partial
 from pathlib import Path
@@ -31,8 +32,9 @@ class Seen(Tuning):
         super().__init__(None, "", "")
         self.times: list[float] = []
 
-    def choose(self, key: str, candidates: Any) -> str:
-        self.times = [measure() for measure in candidates.values()]
+    def choose(self, key: str, candidates: Any, rounds: int = 1) -> str:
+        taken = [[measure() for measure in candidates.values()] for _ in range(rounds)]
+        self.times = [statistics.median(times) for times in zip(*taken[1:], strict=True)]
         best = min(range(len(self.times)), key=self.times.__getitem__)
         value = list(candidates)[best]
         self._choices[key] = Choice(value, self.times[best])

@@ -8,7 +8,6 @@ timed on first use, which must not fall into a capture.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -154,12 +153,14 @@ class Gemm:
         if not self.measures:
             return choices[0]
         named = {choice.algorithm.tobytes().hex(): choice for choice in choices}
+        sweep = _sweep()
         best = self.tuning.choose(
             str(problem),
             {
-                name: partial(self._time, problem, choice, x, weight, scratch, bias)
+                name: partial(self._time, problem, choice, x, weight, scratch, bias, sweep)
                 for name, choice in named.items()
             },
+            rounds=1 + TRIALS,
         )
         return named[best]
 
@@ -189,26 +190,24 @@ class Gemm:
             raise EngineFault(f"cuBLASLt has no algorithm for ({problem.m}, {problem.k}) x {problem.n}.")
         return found
 
-    def _time(self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any) -> float:
-        """Microseconds."""
+    def _time(
+        self, problem: Problem, choice: _Choice, x: Any, weight: Any, out: Any, bias: Any, sweep: Any
+    ) -> float:
+        """Microseconds of one run on cold weights."""
         from cupy.cuda import Event, get_current_stream, get_elapsed_time
 
-        stream, sweep = get_current_stream(), _sweep()
-        times = []
-        for _ in range(TRIALS):
-            start, end = Event(), Event()
-            if sweep is not None:
-                sweep.memset_async(0, COLD_BYTES, stream)
-            start.record(stream)
-            self._run(problem, choice, x, weight, out, bias)
-            end.record(stream)
-            end.synchronize()
-            times.append(get_elapsed_time(start, end))
-        return float(statistics.median(times)) * 1e3
+        stream, start, end = get_current_stream(), Event(), Event()
+        if sweep is not None:
+            sweep.memset_async(0, COLD_BYTES, stream)
+        start.record(stream)
+        self._run(problem, choice, x, weight, out, bias)
+        end.record(stream)
+        end.synchronize()
+        return float(get_elapsed_time(start, end)) * 1e3
 
 
 def _sweep() -> Any:
-    """Memory for a trial to begin with, given back after it; None where there is none left."""
+    """Memory for trials to begin with, given back after them; None where there is none left."""
     from cupy.cuda.memory import Memory, MemoryPointer, OutOfMemoryError
 
     try:

@@ -1,4 +1,4 @@
-"""Which 4-bit kernel serves how many tokens, and how it is spread. Sizes from arithmetic; measurements may move them.
+"""Which 4-bit kernel serves how many tokens, and how it is spread. Measured on an H200 where it is Hopper's.
 
 up to 8 tokens       packed_small: memory speed, norm and epilogue fused
 up to TILE_TOKENS    packed_large: the tensor cores read codes
@@ -13,9 +13,9 @@ from llmrs_cli.kernels.packed_large import TilePlan
 from llmrs_cli.kernels.packed_small import StreamPlan
 
 HOPPER = "sm_90a"
-TILE_TOKENS = {True: 1024, False: 64}
+TILE_TOKENS = {True: 768, False: 64}
 """Most tokens that `packed_large` is taken for: with wgmma, and without."""
-WARPS = {16: 16, 32: 12, 64: 12, 128: 8}
+WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
 SLAB_BYTES = 32 << 20
 """Dequantised at a time, so that the L2 cache still holds it when cuBLASLt reads it."""
@@ -23,7 +23,7 @@ SLAB_BYTES = 32 << 20
 
 def stream_plan(multiprocessors: int, group: int, deep: bool, hopper: bool) -> StreamPlan:
     """For up to 8 tokens, on a GPU with much shared memory (`deep`) or little."""
-    warps, stages = (14, 3 if hopper else 2) if deep else (8, 2)
+    warps, stages = (12, 3 if hopper else 2) if deep else (8, 2)
     room = (220 if hopper else 160 if deep else 96) << 10
     return StreamPlan(multiprocessors, warps, stages=stages, room=room)
 
@@ -36,16 +36,21 @@ def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:
 
 
 def tile_plan(multiprocessors: int, m: int, group: int, deep: bool, hopper: bool) -> TilePlan:
-    """For M tokens: the smallest tile that holds them, or the largest one."""
+    """For M tokens: the smallest tile that holds them, or the largest one; 64 are the better for up to 192."""
     sizes = tile_sizes(group, hopper)
-    tokens = next((size for size in sizes if size >= m), sizes[-1])
+    tokens = 64 if 64 < m <= 192 else next((size for size in sizes if size >= m), sizes[-1])
+    return _tiles(multiprocessors, min(tokens, sizes[-1]), deep, hopper)
+
+
+def _tiles(multiprocessors: int, tokens: int, deep: bool, hopper: bool) -> TilePlan:
+    """Tiles of so many tokens."""
     stages = 6 if hopper and tokens < 128 else 4 if deep else 3
     return TilePlan(multiprocessors, tokens, WARPS[tokens], stages, resident=1)
 
 
 def units(bf16: bool, group: int, deep: bool, hopper: bool) -> tuple[Unit, ...]:
     """Every translation unit that 4-bit weights of one group size need."""
-    plans = (tile_plan(1, size, group, deep, hopper) for size in tile_sizes(group, hopper))
+    plans = (_tiles(1, size, deep, hopper) for size in tile_sizes(group, hopper))
     return (
         repack.unit(bf16),
         dequantise.unit(bf16, group),

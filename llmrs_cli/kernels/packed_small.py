@@ -24,13 +24,11 @@ class StreamPlan:
 
     blocks: int
     """Blocks of the grid, one a multiprocessor, if W has as many tiles of rows."""
-    warps: int = 14
+    warps: int = 12
     tiles: int = 2
     """16-row tiles below one another in a turn of a block."""
     stages: int = 3
     """Steps in flight for each warp."""
-    runs: bool = False
-    """Whether each block has one run of tiles instead of turns."""
     room: int = 160 << 10
     """Bytes of shared memory that sums which wait may fill a block up to."""
 
@@ -41,7 +39,7 @@ class StreamPlan:
     def spread(self, layout: Layout) -> tuple[int, int]:
         """Turns of all blocks, and tiles of the run of each block after them, times 2³²."""
         tiles, blocks = ceil_div(layout.rows, TILE_ROWS), self.grid(layout)
-        turns = 0 if self.runs else tiles // (blocks * self.tiles)
+        turns = tiles // (blocks * self.tiles)
         return turns, ceil_div((tiles - turns * blocks * self.tiles) << 32, blocks)
 
     def held(self, layout: Layout, m: int, normed: bool) -> int:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import re
+import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -46,12 +47,18 @@ class Tuning:
         self._path = file_of(folder, gpu, versions) if usable and folder is not None else None
         self._choices = {} if self._path is None else read(self._path)[1]
 
-    def choose(self, key: str, candidates: Mapping[str, Callable[[], float]]) -> str:
-        """The candidate that was fastest: known, or measured now (each gives its microseconds)."""
+    def choose(self, key: str, candidates: Mapping[str, Callable[[], float]], rounds: int = 1) -> str:
+        """The candidate that was fastest: known, or measured now (each gives its microseconds).
+
+        With several rounds candidates are measured in turns and medians compared, and the first round does not
+        count: what is measured while a GPU is still cool would else win over what is measured later.
+        """
         known = self._choices.get(key)
         if known is not None and known.value in candidates:
             return known.value
-        times = {name: measure() for name, measure in candidates.items()}
+        taken = [{name: measure() for name, measure in candidates.items()} for _ in range(rounds)]
+        counted = taken[1:] or taken
+        times = {name: statistics.median(one[name] for one in counted) for name in candidates}
         best = min(times, key=times.__getitem__)
         self._choices[key] = Choice(best, times[best])
         self._save()

@@ -281,8 +281,9 @@ def test_the_backend_keeps_packed_what_it_may_and_builds_its_kernels() -> None:
         }
 
 
-def test_nothing_stays_packed_unless_asked() -> None:
-    with cuda_backend() as backend:
+@pytest.mark.parametrize("wish", [{"packed": False}, {"deterministic": True}], ids=str)
+def test_nothing_stays_packed_where_it_shall_not(wish: dict[str, bool]) -> None:
+    with cuda_backend(**wish) as backend:
         assert type(backend.prepare_linear([weight(64)], [None], "layer 0 o")).__name__ == "CudaLinear"
         backend.alloc_kv(1, 1, 2, 64)
         assert "packed_small" not in {u.stem for u in backend.device.built}

@@ -297,7 +297,7 @@ def fake_cupy() -> ModuleType:
 
 
 @contextmanager
-def cuda_backend(deterministic: bool = False, packed: bool = False) -> Iterator[Any]:
+def cuda_backend(deterministic: bool = False, packed: bool = True) -> Iterator[Any]:
     """A CudaBackend that runs on nothing; the real modules are back afterwards."""
     before = {name: sys.modules.pop(name, None) for name in ("cupy", "cupy.cuda", *CUDA_MODULES)}
     fake: Any = fake_cupy()

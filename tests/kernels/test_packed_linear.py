@@ -267,7 +267,6 @@ PLANS = {
     "tall": StreamPlan(2, warps=2, tiles=4, stages=2),
     "flat": StreamPlan(4, warps=5, tiles=1, stages=3),
     "met after every turn": StreamPlan(2, warps=3, stages=2, room=0),
-    "one run a block": StreamPlan(3, warps=3, stages=2, runs=True),
 }
 
 

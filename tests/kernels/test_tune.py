@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,21 @@ def test_the_fastest_is_chosen_and_measured_once(tmp_path: Path) -> None:
     race, made = Race(a=3.0, b=1.5, c=2.0), tuning(tmp_path / "t")
     assert [made.choose("gemm 1", race.candidates) for _ in range(3)] == ["b", "b", "b"]
     assert race.measured == ["a", "b", "c"]
+
+
+def test_turns_are_taken_and_the_first_round_does_not_count(tmp_path: Path) -> None:
+    times = {"cool first": iter([1.0, 4.0, 9.0, 4.0]), "steady": iter([5.0, 3.0, 3.5, 9.0])}
+    order: list[str] = []
+
+    def measure(name: str) -> float:
+        order.append(name)
+        return next(times[name])
+
+    candidates = {name: partial(measure, name) for name in times}
+    made = tuning(tmp_path / "t")
+    assert made.choose("gemm 1", candidates, rounds=4) == "steady"
+    assert order == ["cool first", "steady"] * 4
+    assert list(made.lines()) == [f"{'gemm 1':<44} {'steady':<34}{3.5:>10.2f} us"]
 
 
 def test_another_process_knows_it(tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear, load_linear
 from llmrs_cli.engine.backends.cuda_memory import Arena, device_errors, explain, forgive_destructors
 from llmrs_cli.engine.backends.cuda_packed import (
-    KEEP_PACKED,
     PackedLinear,
     PackedProducts,
     load_packed,
@@ -95,7 +94,7 @@ class CudaBackend(Backend):
         ordinal: int = 0,
         deterministic: bool = False,
         paths: Paths = MEASURED,
-        packed: bool = KEEP_PACKED,
+        packed: bool = True,
     ) -> None:
         """`deterministic`: a token's bits do not depend on what runs beside it, at a cost that bench prints.
 

@@ -31,9 +31,6 @@ from llmrs_cli.kernels.repack import Part, compare, repack, stack
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import silu_mul
 
-KEEP_PACKED = False
-"""Whether 4-bit checkpoints stay packed unless a caller says otherwise: their kernels have yet to be measured."""
-
 ARRIVAL_BYTES = 1 << 20
 """Room for a count for each tile of outputs."""
 

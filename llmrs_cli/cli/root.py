@@ -181,6 +181,12 @@ def main() -> NoReturn:
             stream.reconfigure(encoding="utf-8", errors=errors)  # type: ignore[union-attr]
     try:
         root.main(prog_name="llmrs")
+    except SystemExit as leaving:
+        if leaving.code != int(ExitCode.ENGINE_FAULT):
+            raise
+        _settle_stdout()
+        # What a failed device holds cannot be given back: libraries would say so in tracebacks as they are torn down.
+        os._exit(int(ExitCode.ENGINE_FAULT))
     finally:
         _settle_stdout()
 

@@ -184,3 +184,26 @@ def test_help_of_every_command_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.returncode == 0
+
+
+def test_a_failed_engine_leaves_nothing_to_destructors() -> None:
+    """What a failed device still holds complains when it is torn down: nobody shall see that."""
+    code = (
+        "import sys\n"
+        "from llmrs_cli.cli import root\n"
+        "from llmrs_cli.errors import EngineFault\n"
+        "class Held:\n"
+        "    def __del__(self):\n"
+        "        raise RuntimeError('the context is lost')\n"
+        "sys.held = Held()\n"
+        "def invoke(ctx):\n"
+        "    print('so far')\n"
+        "    raise EngineFault('The engine failed in step 3.')\n"
+        "root.root.invoke = invoke\n"
+        "sys.argv = ['llmrs', 'list']\n"
+        "root.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 8
+    assert done.stdout == "so far\n"
+    assert done.stderr == "llmrs: The engine failed in step 3.\n"

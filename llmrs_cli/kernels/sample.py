@@ -40,7 +40,7 @@ class RowState:
     stop_ids: Any
     """(rows, MAX_STOPS)"""
     counts: Any
-    """(rows, W) uint16, W even and at least V"""
+    """(rows, W) uint16, W being V rounded up to an even number"""
     pool: Any
     """(rows, P) int32 tokens"""
 

@@ -35,12 +35,16 @@ DEVICE bool adjust(const Row& row, const Sampling& s, const Rules& rules) {
     bool bad = false;
     for_quads<1>(row, [&](int q, const float4 (&v)[1]) {
         float l[4] = {v[0].x, v[0].y, v[0].z, v[0].w};
+        uint2 pairs = make_uint2(0, 0);  // counts of a whole quad
+        if (rules.seen && row.vocab % 4 == 0) pairs = *reinterpret_cast<const uint2*>(rules.seen + 4 * q);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int id = 4 * q + j;
             bad |= !(l[j] < INFINITE);
             if (id >= row.vocab) continue;
-            if (rules.seen) l[j] = penalise(s, l[j], rules.seen[id]);
+            u32 count = (j < 2 ? pairs.x : pairs.y) >> 16 * (j % 2) & 0xffffu;
+            if (rules.seen && row.vocab % 4) count = rules.seen[id];
+            l[j] = penalise(s, l[j], count);
             if (banned(id)) l[j] = -INFINITE;
             if (row.vocab % 4) row.logits[id] = l[j];
         }

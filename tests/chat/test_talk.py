@@ -70,7 +70,11 @@ def test_figures_are_shown_unless_they_are_not_wanted(talk: Talk) -> None:
 
 
 @given(
-    st.integers(0, 10**6), st.integers(0, 10**5), st.floats(0, 100), st.floats(0, 100), st.integers(1, 10**6)
+    st.integers(0, 10**6),
+    st.integers(0, 10**5),
+    st.floats(0, 100),
+    st.just(0.0) | st.floats(1e-6, 100),
+    st.integers(1, 10**6),
 )
 def test_figures_hang_together(prompt: int, tokens: int, first: float, after: float, context: int) -> None:
     figures = Figures(prompt, tokens, first, first + after)

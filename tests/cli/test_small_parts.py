@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from llmrs_cli.cli.help import TOPICS
 from llmrs_cli.cli.json_options import json_form
 from llmrs_cli.cli.licences import LICENCES, licence_of
 from llmrs_cli.cli.report import tell
-from llmrs_cli.cli.time_limit import time_limit
+from llmrs_cli.cli.time_limit import AGAIN, time_limit
 from llmrs_cli.errors import LlmrsError, ModelError, UsageError
 from llmrs_cli.hub.aliases import ALIASES
 from tests.cli.conftest import Run
@@ -134,6 +135,36 @@ def test_what_takes_too_long_is_ended_past_everything_that_catches_errors() -> N
     with pytest.raises(TimedOut) as caught, time_limit(0.05):
         stubborn()
     assert caught.value.seconds == 0.05
+
+
+@pytest.mark.usefixtures("no_watchdog", "alarm")
+def test_a_limit_that_falls_into_a_destructor_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python ignores what is raised there."""
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
+
+    class Slow:
+        def __del__(self) -> None:
+            time.sleep(0.2)
+
+    with pytest.raises(TimedOut), time_limit(0.05):
+        Slow()
+        time.sleep(10)
+    assert ignored == [TimedOut]
+
+
+@pytest.mark.usefixtures("no_watchdog", "alarm")
+def test_what_cleans_up_after_a_limit_is_left_to_its_end() -> None:
+    ends: list[str] = []
+    with pytest.raises(TimedOut), time_limit(0.05):
+        try:
+            time.sleep(10)
+        finally:
+            with suppress(ValueError):
+                time.sleep(2 * AGAIN)
+                int("x")
+            ends.append("clean")
+    assert ends == ["clean"]
 
 
 @pytest.mark.usefixtures("no_watchdog", "alarm")

@@ -8,10 +8,13 @@
 #include <ucontext.h>
 
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -27,6 +30,7 @@
 #define __shared__ OF_BLOCK
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __restrict__
 #ifndef BF16
 #define BF16 1
@@ -300,6 +304,46 @@ inline int __syncthreads_count(int mine) {
 }
 inline bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
 template <class T> T __shfl_xor_sync(u32 mask, T value, int by) { return __shfl_sync(mask, value, my_lane() ^ by); }
+
+#ifdef TOGETHER
+// ---- clusters of eight blocks ---------------------------------------------------------------------------
+
+constexpr int CLUSTER = 8;
+struct Cluster {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int arrived = 0;
+    unsigned generation = 0;
+    u8* shared[CLUSTER] = {};
+};
+inline std::map<int, Cluster> clusters;
+inline std::mutex clusters_mutex;
+inline Cluster& my_cluster() {
+    std::lock_guard held(clusters_mutex);
+    return clusters[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) / CLUSTER];
+}
+// The last thread of each block waits for the other blocks, and the others for it.
+inline void cluster_sync() {
+    meet(block.all, threadIdx.x, nullptr, [](void**) {
+        Cluster& cluster = my_cluster();
+        std::unique_lock held(cluster.mutex);
+        cluster.shared[blockIdx.x % CLUSTER] = shared_memory;
+        if (++cluster.arrived == CLUSTER) {
+            cluster.arrived = 0, cluster.generation++;
+            cluster.changed.notify_all();
+        } else {
+            const unsigned seen = cluster.generation;
+            cluster.changed.wait(held, [&] { return cluster.generation != seen; });
+        }
+    });
+}
+inline u32 cluster_address(u32 shared, u32 rank) { return shared | rank << 24; }
+inline float4 load_cluster(u32 address) {
+    float4 v;
+    std::memcpy(&v, my_cluster().shared[address >> 24] + (address & 0xffffff), sizeof v);
+    return v;
+}
+#endif
 
 // ---- 16-bit numbers -------------------------------------------------------------------------------------
 

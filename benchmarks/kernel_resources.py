@@ -9,7 +9,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from llmrs_cli.kernels.catalog import all_units, candidate_units
+from llmrs_cli.kernels.catalog import HOPPER, all_units, candidate_units
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
 from llmrs_cli.kernels.resources import parse
 
@@ -25,7 +25,8 @@ def lines(arch: str, unit: Unit) -> list[str]:
 
 def main() -> None:
     candidates = (*candidate_units(True), *candidate_units(False))
-    jobs = [(arch, unit) for arch in ARCHITECTURES for unit in (*all_units(arch), *candidates)]
+    jobs = [(arch, unit) for arch in ARCHITECTURES for unit in all_units(arch)]
+    jobs += [(HOPPER, unit) for unit in candidates]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         found = pool.map(lambda job: lines(*job), jobs)
     REPORT.write_text("\n".join(line for part in found for line in part) + "\n")

@@ -56,7 +56,7 @@ class Case:
         keys, values = (host(part) for part in self.cache)
         out = host(np.full((count, HEADS * D), 0x7FC0, np.uint16))
         ids = np.arange(count + 1, dtype=np.int32)
-        norms = (None, None) if self.norms is None else (host(self.norms[0]), host(self.norms[1]))
+        q_norm, k_norm = (None, None) if self.norms is None else (host(self.norms[0]), host(self.norms[1]))
         attend_few(
             gpu,
             True,
@@ -71,7 +71,7 @@ class Case:
             out,
             scale=D**-0.5,
             window=self.window,
-            rotation=Rotation(host(self.table), *norms, EPS),
+            rotation=Rotation(host(self.table), q_norm, k_norm, EPS),
         )
         return wide(out).reshape(count, HEADS, D), (keys, values)
 

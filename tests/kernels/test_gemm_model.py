@@ -149,6 +149,8 @@ def lt(monkeypatch: pytest.MonkeyPatch) -> NumpyLt:
         return 1000.0 - int(choice.algorithm["number"][0])
 
     monkeypatch.setattr(Gemm, "_time", timed)
+    monkeypatch.setattr("llmrs_cli.kernels.gemm._sweep", lambda: None)
+    monkeypatch.setattr("llmrs_cli.kernels.gemm.TRIALS", 0)
     return made
 
 

@@ -13,7 +13,7 @@ from llmrs_cli.cli.bench import random_model
 from llmrs_cli.cli.bench_names import LOADS, NAMES
 from llmrs_cli.engine.backends.reference import ReferenceBackend
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
-from llmrs_cli.errors import EngineFault, UsageError
+from llmrs_cli.errors import EngineFault
 from tests.cli.conftest import Run
 from tests.helpers.tiny_model import TinyModel, tiny_config, write_tiny
 
@@ -162,8 +162,3 @@ def test_a_start_is_timed_in_a_process_of_its_own(configured: str) -> None:
 def test_a_start_that_fails_says_why(tiny: str) -> None:
     with pytest.raises(EngineFault, match="failed: .*nothing"):
         startup(open_checkpoint(Path(tiny)), "nothing", 1, random_weights=False)
-
-
-def test_random_weights_of_four_bits_are_not_written() -> None:
-    with pytest.raises(UsageError, match="4 bits"):
-        startup(random_model("qwen2.5-0.5b-awq"), "reference", 1, random_weights=True)

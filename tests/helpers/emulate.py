@@ -27,7 +27,8 @@ from llmrs_cli.kernels.loader import Unit, spliced
 MODEL = Path(__file__).parent / "emulator"
 _FUNCTION = re.compile(r"^(?:template <[^\n]*>\s)?DEVICE [^\n]*(?:\}\n|\{\n(?:.*\n)*?\}\n)", re.MULTILINE)
 _ENTRY = re.compile(
-    r'^extern "C" __global__ void (?:__cluster_dims__\([^()]*\) )?__launch_bounds__\([^()]*\) (\w+)\(|^KERNEL\((\w+),', re.MULTILINE
+    r'^extern "C" __global__ void (?:__cluster_dims__\([^()]*\) )?__launch_bounds__\([^()]*\) (\w+)\(|^KERNEL\((\w+),',
+    re.MULTILINE,
 )
 _SHARED = re.compile(r"extern __shared__ __align__\(\d+\) (\w+) (\w+)\[\];")
 

@@ -53,6 +53,8 @@ class Map:
 
 
 Param = Buffer | Scalar | Map
+MOST_SHAPES = 4096
+"""Of one kernel's launches that are remembered."""
 _MAP_BYTES = 128
 
 
@@ -93,6 +95,11 @@ class Kernel:
         self.name = name
         self.params = params
         self._packer = struct.Struct("<" + "".join(map(_code, params)))
+        self._buffers = [
+            (at, param, _DTYPE[param.kind]) for at, param in enumerate(params) if isinstance(param, Buffer)
+        ]
+        self._agreed: set[tuple[Any, ...]] = set()
+        """Shapes of all buffers that were found to agree."""
         sizes = [struct.calcsize("<" + _code(param)) for param in params]
         self.offsets = tuple(sum(sizes[:i]) for i in range(len(sizes)))
         """Where each parameter stands in `slots`, in bytes."""
@@ -102,11 +109,21 @@ class Kernel:
         """Check `values` against the parameters and enqueue; raises EngineFault naming what is wrong."""
         if len(values) != len(self.params):
             raise EngineFault(f"Kernel {self.name} takes {len(self.params)} parameters, not {len(values)}.")
-        sizes: dict[str, int] = {}
-        plain = [
-            self._address(param, value, sizes) if isinstance(param, Buffer) else value
-            for param, value in zip(self.params, values, strict=True)
-        ]
+        plain, shapes = list(values), []
+        for at, param, dtype in self._buffers:
+            array = values[at]
+            if array is None:
+                plain[at] = 0
+                shapes.append(None if param.optional else ())
+            else:
+                whole = array.dtype == dtype and array.flags.c_contiguous
+                plain[at] = array.data.ptr
+                shapes.append(array.shape if whole else ())
+        if tuple(shapes) not in self._agreed:
+            self._agree(values)
+            if len(self._agreed) >= MOST_SHAPES:
+                self._agreed.clear()
+            self._agreed.add(tuple(shapes))
         try:
             slots = self._packer.pack(*plain)
         except struct.error as error:
@@ -114,13 +131,14 @@ class Kernel:
         if min(shape.grid) > 0:
             device.launch(self, shape, slots)
 
-    def _address(self, param: Buffer, value: Any, sizes: dict[str, int]) -> int:
-        if value is None:
-            if not param.optional:
+    def _agree(self, values: Sequence[Any]) -> None:
+        """Check every buffer; raises EngineFault naming what is wrong."""
+        sizes: dict[str, int] = {}
+        for at, param, _ in self._buffers:
+            if values[at] is not None:
+                self._check(param, values[at], sizes)
+            elif not param.optional:
                 raise EngineFault(f"Kernel {self.name}: {param.name} is missing.")
-            return 0
-        self._check(param, value, sizes)
-        return int(value.data.ptr)
 
     def _unpackable(self, values: list[Any]) -> str:
         """Which scalar does not fit its type."""

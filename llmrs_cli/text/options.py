@@ -108,7 +108,10 @@ def model_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
 def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ModelError(f"generation_config.json is not usable: {name} is {quoted(value)}, not a number.")
-    return KINDS[name](value)
+    try:
+        return KINDS[name](value)
+    except (ValueError, OverflowError):  # NaN or infinity where an integer belongs
+        raise ModelError(f"generation_config.json is not usable: {name} is {value}.") from None
 
 
 def resolve(

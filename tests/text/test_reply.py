@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from llmrs_cli.text.reasoning import Opening, ReasoningSplitter, ThoughtTokens
@@ -93,6 +93,7 @@ def test_pieces_make_no_difference(
 
 @given(PARTS, st.sampled_from(Opening))
 def test_every_word_is_thought_or_said_or_called(text: str, start: Opening) -> None:
+    assume(BARE not in text)  # behind a tag it is a call too, of another length
     part = told(parser(start), text)
     found = part.reasoning + part.content + "".join(CALL for _ in part.calls)
     marks = ("<think>", "</think>", " ", "\n")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numba
@@ -68,6 +69,8 @@ SIGNATURES: dict[Any, tuple[Any, ...]] = {
     fill.from_tiles: (WORDS, SIZES, UNITS, INT, WORDS, INT),
     HELP_OUT: (BOARD,),
 }
+LATER = (fill.from_awq, fill.from_gptq, fill.from_tiles, layer.silu_mul, layer.rotate, layer.store_kv)
+"""Loops that few models need, and single ones of what is fused elsewhere: compiled when they are first called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class Program:
 
 @cache
 def load(folder: Path | None) -> Program:
-    """Compile every loop, or load it from under `folder` (None: keep nothing).
+    """Compile every loop but those for `LATER`, or load it from under `folder` (None: keep nothing).
 
     Takes about half a minute where nothing is kept yet. Later calls of the process cost nothing.
     """
@@ -114,7 +117,11 @@ def load(folder: Path | None) -> Program:
             )
         ]
         for loop in SIGNATURES:
-            _compile(loop, keep=place is not None)
+            if loop not in LATER:
+                _compile(loop, keep=place is not None)
+    from_awq, from_gptq, from_tiles, silu_mul, rotate, store_kv = (
+        partial(_when_called, loop, place, Lock()) for loop in LATER
+    )
     dots, panels, attend, finish, draw, score = (share.address for share in shares)
     return Program(
         linear=partial(linear.linear, dots, panels),
@@ -122,14 +129,14 @@ def load(folder: Path | None) -> Program:
         finish_qkv=partial(layer.finish_qkv, finish),
         embed=layer.embed,
         rms_norm=layer.rms_norm,
-        silu_mul=layer.silu_mul,
-        rotate=layer.rotate,
-        store_kv=layer.store_kv,
+        silu_mul=silu_mul,
+        rotate=rotate,
+        store_kv=store_kv,
         draw=partial(sample.draw, draw),
         score=partial(logprobs.score, score),
-        from_awq=fill.from_awq,
-        from_gptq=fill.from_gptq,
-        from_tiles=fill.from_tiles,
+        from_awq=from_awq,
+        from_gptq=from_gptq,
+        from_tiles=from_tiles,
         help_out=HELP_OUT,
         notice=notice,
         shares=tuple(shares),
@@ -144,6 +151,14 @@ def _compile(loop: Any, *, keep: bool) -> None:
         loop.enable_caching()
     loop.compile(SIGNATURES[loop])
     loop.disable_compile()
+
+
+def _when_called(loop: Any, place: Path | None, lock: Lock, *arguments: Any) -> None:
+    """Call a loop of `LATER`; the first of several threads compiles it."""
+    if not loop.signatures:
+        with lock, kept_in(place):
+            _compile(loop, keep=place is not None)
+    loop(*arguments)
 
 
 @contextmanager

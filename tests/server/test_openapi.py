@@ -31,7 +31,7 @@ def test_generated_requests_find_no_fault(server: Served, tmp_path: Path) -> Non
                 "--max-examples",
                 str(EXAMPLES),
                 "--workers",
-                "2",
+                "1",  # two threads that parse Python at once can trip CPython 3.11
                 "--generation-allow-x00",
                 "true",
                 "--no-color",

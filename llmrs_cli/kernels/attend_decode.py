@@ -58,10 +58,9 @@ def partial_slots(blocks: int, sequences: int, kv_heads: int) -> int:
     return blocks + sequences * kv_heads + 1
 
 
-@cache
-def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int) -> Kernel:
-    params: tuple[Param, ...] = (
-        Buffer("q", "u16", ("T", heads, d)),
+def paged(sequences: int, width: int) -> tuple[Param, ...]:
+    """Parameters of decode attention between its queries and what is its own: pages, what describes the step, and out."""
+    return (
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("tables", "i32", ("rows", "MB")),
@@ -69,7 +68,15 @@ def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int) -> Ke
         Buffer("contexts", "i32", ("S",)),
         Buffer("query_start", "i32", (sequences + 1,)),
         Buffer("first_page", "i32", (sequences + 2,)),
-        Buffer("out", "u16", ("T", heads * d)),
+        Buffer("out", "u16", ("T", width)),
+    )
+
+
+@cache
+def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int) -> Kernel:
+    params: tuple[Param, ...] = (
+        Buffer("q", "u16", ("T", heads, d)),
+        *paged(sequences, heads * d),
         Buffer("partials", "f32", ("blocks", "scratch")),
         Buffer("arrivals", "i32", ("pairs",)),
         Scalar("scale", "f32"),

@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.attend_decode import paged
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape
 from llmrs_cli.kernels.loader import Unit
 
@@ -53,14 +54,7 @@ def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int) -> Ke
         "attend_few",
         (
             Buffer("qkv", "u16", ("T", (heads + 2 * kv_heads) * d)),
-            Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
-            Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
-            Buffer("tables", "i32", ("rows", "MB")),
-            Buffer("rows", "i32", ("S",)),
-            Buffer("contexts", "i32", ("S",)),
-            Buffer("query_start", "i32", (sequences + 1,)),
-            Buffer("first_page", "i32", (sequences + 2,)),
-            Buffer("out", "u16", ("T", heads * d)),
+            *paged(sequences, heads * d),
             Buffer("rotations", "f32", ("P", "D")),
             Buffer("q_norm", "f32", ("D",), optional=True),
             Buffer("k_norm", "f32", ("D",), optional=True),

@@ -4,7 +4,7 @@
 // The second operand is a (N, 64) array of 16-bit values in shared memory, 128 bytes a row, swizzled: the 16-byte piece
 // j of row r stands at piece j ^ (r % 8). It begins at a multiple of 1,024 bytes.
 #pragma once
-#include "common.cuh"
+#include "wgmma_operand.cuh"
 
 // What generic stores and copies wrote is seen by wgmma; each writing thread calls it before the barrier.
 DEVICE void fence_for_wgmma() {
@@ -15,19 +15,12 @@ DEVICE void fence_for_wgmma() {
 
 // Registers are ready: before the first of a series of wgmma.
 DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
 // After the wait: sums that the compiler takes for ready since the wgmma was issued are not used before.
 template <int NT> DEVICE void wgmma_results(float (&d)[NT][4]) {
 #pragma unroll
     for (int n = 0; n < NT; n++)
         asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
-}
-
-// Descriptor of columns 16 · step and following: bits 0–13 the address, 32–45 the bytes from 8 rows to the next 8 (both
-// without their last 4 bits), 62–63 the swizzle of 128 bytes.
-DEVICE u64 wgmma_operand(u32 shared, int step) {
-    return u64((shared + step * 32) >> 4 & 0x3fffu) | u64(1) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
 #if BF16

@@ -4,7 +4,7 @@
 // of row r stands at piece j ^ (r % 8), and an array begins at a multiple of 1,024 bytes. d[j][i] are the sums of a lane:
 // rows g and g + 8 (i / 2) of its warp's 16, columns 8j + 2c + i % 2, where g = lane / 4 and c = lane % 4.
 #pragma once
-#include "common.cuh"
+#include "wgmma_operand.cuh"
 
 typedef float (&Accumulator)[ROWS / 8][4];
 
@@ -18,17 +18,10 @@ DEVICE void wgmma_begin(Accumulator d) {
     touch(d);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-DEVICE void wgmma_end() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Waits until no more than LEFT series of wgmma run.
 template <int LEFT> DEVICE void wgmma_wait(Accumulator d) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
     touch(d);
-}
-
-// Descriptor of columns 16 · step and following: bits 0–13 the address, 32–45 the bytes from 8 rows to the next 8 (both
-// without their last 4 bits), 62–63 the swizzle of 128 bytes.
-DEVICE u64 wgmma_operand(u32 shared, int step) {
-    return u64((shared + step * 32) >> 4 & 0x3fffu) | u64(1) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
 #if BF16

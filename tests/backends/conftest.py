@@ -28,7 +28,7 @@ def fast(request: pytest.FixtureRequest) -> Iterator[Backend]:
 def opened(name: str) -> Iterator[Backend]:
     reason = probe(name).reason
     if reason is not None:
-        pytest.skip(f"{name}: {reason}")
+        pytest.skip(reason=f"{name}: {reason}")
     backend = open_backend(name)
     yield backend
     backend.close()

@@ -145,7 +145,7 @@ CALLS = {
 @pytest.mark.parametrize("shell", CALLS)
 def test_a_shell_completes_a_model(llmrs: Run, tmp_path: Path, shell: str) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"needs {shell}")
+        pytest.skip(reason=f"needs {shell} to complete in it")
     (tmp_path / "script").write_text(llmrs("completion", shell).stdout)
     program = tmp_path / "llmrs"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m llmrs_cli "$@"\n')

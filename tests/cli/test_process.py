@@ -89,7 +89,7 @@ def test_a_pipe_that_closes_ends_the_answer_quietly(endless: str) -> None:
 
 def test_a_full_disk_is_one_sentence(ladder: MakeLadder) -> None:
     if not Path("/dev/full").exists():
-        pytest.skip("needs /dev/full")
+        pytest.skip(reason="needs /dev/full to play a full disk")
     with Path("/dev/full").open("wb") as full:
         status, _, said = finish(start("chat", ladder(), "-p", "Hi", "-t", "0", "-q", stdout=full))
     assert status == 1

@@ -30,10 +30,11 @@ from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, Unit, default_cache
 from llmrs_cli.kernels.marlin_layout import CODE_BYTES, UNIT_TILES, Layout, unpack
-from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
+from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.packed_large import TilePlan
 from llmrs_cli.kernels.packed_small import StreamPlan
 from llmrs_cli.kernels.read_all import read_all
+from llmrs_cli.kernels.scratch import Scratch
 
 GROUP = 128
 BF16 = False

@@ -17,8 +17,9 @@ from benchmarks.variants.table import Table
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.launch import ceil_div
-from llmrs_cli.kernels.linear_wide import WidePlan, WideScratch, linear_wide, scratch_sizes
+from llmrs_cli.kernels.linear_wide import WidePlan, linear_wide, scratch_sizes
 from llmrs_cli.kernels.loader import CubinCache, default_cache
+from llmrs_cli.kernels.scratch import Scratch
 
 TOKENS = (16, 64, 128, 192, 256)
 ROWS = {1: (64, 96, 112, 128, 144, 160, 192, 256), 2: (64, 96, 112, 128, 144, 160, 192, 256),
@@ -69,9 +70,9 @@ def check(device: CudaDevice, gemm: Gemm, plan: WidePlan, name: str, m: int) -> 
     return relative(wide(out), wanted)
 
 
-def scratch_for(plan: WidePlan, m: int, n: int) -> WideScratch:
+def scratch_for(plan: WidePlan, m: int, n: int) -> Scratch:
     sums, tiles = scratch_sizes(plan, m, n)
-    return WideScratch(cp.full(sums, cp.nan, cp.float32), cp.zeros(tiles, cp.int32))
+    return Scratch(cp.full(sums, cp.nan, cp.float32), cp.zeros(tiles, cp.int32))
 
 
 def times(device: CudaDevice, pool: Any, name: str, m: int) -> Iterator[tuple[WidePlan, float]]:

@@ -10,6 +10,7 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
+from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.tensor_map import tensor_map
 
 EPILOGUES: tuple[Epilogue, ...] = ("store", "add", "silu", "logits")
@@ -46,18 +47,8 @@ class WidePlan:
         return ceil_div(n, self.rows * self.cluster) * self.cluster * ceil_div(m, GROUP_TOKENS * self.groups)
 
 
-@dataclass(frozen=True, slots=True)
-class WideScratch:
-    """Where slices of a tile meet."""
-
-    partials: Any
-    """(≥ scratch_sizes()[0],) float32"""
-    arrivals: Any
-    """(≥ scratch_sizes()[1],) int32, zeros before and after"""
-
-
 def scratch_sizes(plan: WidePlan, m: int, n: int) -> tuple[int, int]:
-    """Elements of a `WideScratch`."""
+    """Elements of a `Scratch`."""
     tiles = plan.tiles(m, n)
     part = GROUP_TOKENS * plan.groups * plan.rows
     return (tiles * plan.slices * part if plan.slices > 1 else 1), tiles
@@ -108,7 +99,7 @@ def linear_wide(
     weight: Any,
     x: Any,
     out: Any,
-    scratch: WideScratch,
+    scratch: Scratch,
     *,
     bias: Any = None,
     alpha: float = 1.0,
@@ -117,8 +108,7 @@ def linear_wide(
     (m, k), n = x.shape, weight.shape[0]
     if k % 8 or n % 16 or weight.shape[1] != k:
         raise EngineFault(f"linear_wide cannot serve {m} tokens of {tuple(weight.shape)}.")
-    partials, arrivals = scratch_sizes(plan, m, n)
-    assert scratch.partials.size >= partials and scratch.arrivals.size >= arrivals
+    scratch.check(*scratch_sizes(plan, m, n))
     share = GROUP_TOKENS * plan.groups // plan.cluster
     shared = plan.stages * (GROUP_TOKENS * plan.groups + plan.rows) * 128 + 1024
     _kernel(unit(bf16, plan), epilogue, n).launch(

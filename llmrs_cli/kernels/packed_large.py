@@ -11,7 +11,8 @@ from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout
-from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix, Scratch, units_buffer
+from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix, units_buffer
+from llmrs_cli.kernels.scratch import Scratch
 
 GOOD_SHARE = 0.9
 """Whole tiles are not cut where they keep the blocks busy for so much of the time."""

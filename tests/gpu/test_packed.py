@@ -21,10 +21,11 @@ from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group
-from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
+from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.packed_large import packed_large as large
 from llmrs_cli.kernels.packed_small import packed_small as small
 from llmrs_cli.kernels.repack import Part, compare, repack, stack, widen
+from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.conftest import DATA
 from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened

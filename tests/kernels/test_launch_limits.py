@@ -13,7 +13,8 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill, linear_wide
 from llmrs_cli.kernels.attend_prefill import PrefillShape
 from llmrs_cli.kernels.launch import Kernel, Shape
-from llmrs_cli.kernels.linear_wide import WidePlan, WideScratch
+from llmrs_cli.kernels.linear_wide import WidePlan
+from llmrs_cli.kernels.scratch import Scratch
 from tests.helpers.emulate import host
 
 SEQUENCES, PAGES, BLOCKS = 3, 4, 6
@@ -108,7 +109,7 @@ def no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
 def broad(plan: WidePlan, m: int, n: int, k: int, epilogue: Any = "store", **changes: Any) -> Recorder:
     device = Recorder()
     sums, tiles = linear_wide.scratch_sizes(plan, m, n)
-    scratch = changes.pop("scratch", None) or WideScratch(floats(sums), ints(tiles))
+    scratch = changes.pop("scratch", None) or Scratch(floats(sums), ints(tiles))
     columns = n // 2 if epilogue == "silu" else n
     out = floats(m, columns) if epilogue in ("add", "logits") else bits(m, columns)
     linear_wide.linear_wide(device, True, plan, epilogue, bits(n, k), bits(m, k), out, scratch, **changes)
@@ -236,8 +237,8 @@ def test_work_that_does_not_divide_is_refused(no_maps: None, n: int, k: int) -> 
 def test_sums_need_their_room(no_maps: None) -> None:
     plan = WidePlan(2, 1, 64, slices=2)
     sums, tiles = linear_wide.scratch_sizes(plan, 20, 256)
-    for scratch in (WideScratch(floats(sums - 1), ints(tiles)), WideScratch(floats(sums), ints(tiles - 1))):
-        with pytest.raises(AssertionError):
+    for scratch in (Scratch(floats(sums - 1), ints(tiles)), Scratch(floats(sums), ints(tiles - 1))):
+        with pytest.raises(EngineFault, match="needs room for"):
             broad(plan, 20, 256, 192, scratch=scratch)
 
 

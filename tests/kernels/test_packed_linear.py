@@ -14,11 +14,12 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group
-from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
+from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.packed_large import TilePlan, packed_large
 from llmrs_cli.kernels.packed_large import scratch_sizes as tile_scratch
 from llmrs_cli.kernels.packed_small import StreamPlan, packed_small
 from llmrs_cli.kernels.repack import Kind, Part, compare, repack, stack, widen
+from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.helpers.canonical import packed4, words4
 from tests.helpers.emulate import EmulatedDevice, host

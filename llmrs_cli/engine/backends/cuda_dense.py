@@ -20,6 +20,7 @@ from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import MAX_NORM_TOKENS, MAX_TOKENS, Epilogue
 from llmrs_cli.kernels.rms_norm import rms_norm
+from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.silu_mul import silu_mul
 
 
@@ -102,7 +103,7 @@ class DenseProducts:
         m, (n, _) = len(x), weight.shape
         plan = linear_wide.default_plan(m, n, self.device.multiprocessors)
         sums, tiles = linear_wide.scratch_sizes(plan, m, n)
-        scratch = linear_wide.WideScratch(
+        scratch = Scratch(
             self.arena.take("wide partials", (sums,), cp.float32, reserve=0),
             self.arena.take("wide arrivals", (tiles,), cp.int32),
         )

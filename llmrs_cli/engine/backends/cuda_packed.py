@@ -26,9 +26,10 @@ from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout, tile_group
-from llmrs_cli.kernels.packed4 import Packed4Matrix, Scratch
+from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.repack import Part, compare, repack, stack
 from llmrs_cli.kernels.rms_norm import rms_norm
+from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.silu_mul import silu_mul
 
 ARRIVAL_BYTES = 1 << 20

@@ -138,12 +138,12 @@ def _kernels(backend: Backend, engine: Engine) -> Parts:
     found: Parts = {}
     with cupy.cuda.Stream(non_blocking=True) as stream:
         for body in bodies:
-            for name, seconds in _marginal(stream, body, type(watched.device)):
+            for name, seconds in marginal(stream, body, type(watched.device)):
                 found.setdefault(name, []).append(seconds)
     return found
 
 
-def _marginal(stream: Any, body: Callable[[], Any], device: type) -> list[tuple[str, float]]:
+def marginal(stream: Any, body: Callable[[], Any], device: type) -> list[tuple[str, float]]:
     """Each launch of `body` with the time by which it makes the recording longer."""
     with _cut(device) as cut:
         body()

@@ -32,6 +32,10 @@ class Graphs:
         graph.launch()
         return result  # type: ignore[no-any-return]
 
+    def forget_recordings(self) -> None:
+        """After addresses have changed: what has run before is recorded anew when it is met next."""
+        self._graphs.clear()
+
     @staticmethod
     def _record(body: Callable[[], Result]) -> tuple[Any, Result]:
         import cupy

@@ -62,3 +62,15 @@ def test_a_body_that_fails_ends_its_recording_and_leaves_no_graph(stream: Stream
     assert stream.events == ["begin", "end"]
     assert graphs.run("a", lambda: "again") == "again"
     assert stream.events == ["begin", "end", "begin", "end", "launch"]
+
+
+def test_after_addresses_have_changed_what_has_run_is_recorded_at_once(stream: Stream) -> None:
+    graphs = Graphs()
+    for _ in range(2):
+        graphs.run("a", lambda: None)
+    graphs.run("b", lambda: None)
+    graphs.forget_recordings()
+    stream.events.clear()
+    for key in "ab":
+        graphs.run(key, lambda: None)
+    assert stream.events == ["begin", "end", "launch"] * 2

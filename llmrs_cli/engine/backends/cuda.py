@@ -182,7 +182,8 @@ class CudaBackend(Backend):
 
     def run(self, key: Hashable, body: Callable[[], Result]) -> Result:
         if self._arena.generation != self._recorded_at:  # recordings hold addresses from before
-            self._graphs, self._recorded_at = Graphs(), self._arena.generation
+            self._graphs.forget_recordings()
+            self._recorded_at = self._arena.generation
         return self._graphs.run(key, body)
 
     def explain(self, error: BaseException) -> str | None:

@@ -186,11 +186,12 @@ def test_recordings_of_addresses_that_have_moved_are_given_up(backend: Any, tmp_
     engine = open_random(backend, tmp_path, context=256, rows=4, memory=1 << 30)
     for i in range(3):
         drain(engine, Request(f"r{i}", (1, 2, 3), SamplingParams(max_tokens=9, ignore_eos=True)))
-    before = set(backend._graphs._graphs)
+    before = list(backend._graphs._graphs.values())
     assert before
     backend._arena.take("ids", (1 << 17,), np.int32)
     drain(engine, Request("s", (1, 2, 3), SamplingParams(max_tokens=2, ignore_eos=True)))
-    assert not before & set(backend._graphs._graphs)
+    after = list(backend._graphs._graphs.values())
+    assert not any(held is kept for held in before for kept in after)
     engine.close()
 
 

@@ -29,7 +29,7 @@ from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.conftest import DATA
 from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
-from tests.gpu.test_cuda_backend import LOGITS, MARGIN, gpu_logits
+from tests.gpu.test_cuda_backend import LOGITS, MARGIN, assert_near, gpu_logits
 from tests.helpers.canonical import packed4, words4
 from tests.helpers.generate import generate
 from tests.helpers.naive import forced_logits
@@ -201,9 +201,6 @@ def test_words_of_a_file_are_put_in_order_on_the_gpu(
 # -- whole models -------------------------------------------------------------------------------------------
 
 PACKED = ["tiny-llama-awq-g64-skip", "tiny-qwen2-awq-g128", "tiny-qwen2-outliers-awq-g128"]
-OUTLIERS = 0.1
-"""Bound where a massive activation stands beside small ones: a random half ulp of float16 on each norm, and nothing
-else, moves the logits of some of its tokens by 3e-2 in the reference."""
 
 
 @pytest.fixture
@@ -227,10 +224,9 @@ def test_packed_logits_are_the_references(backend: Backend, name: str) -> None:
     wanted = forced_logits(oracle, load_model(checkpoint, oracle), sequences, counts, vocab)
     model = load_model(checkpoint, backend)
     assert type(model.layers[0].qkv).__name__ == "PackedLinear"
-    bound = OUTLIERS if "outliers" in name else LOGITS[False]
     for chunk in (1, 7, 1000):
         for found, right in zip(gpu_logits(backend, model, sequences, chunk, vocab), wanted, strict=True):
-            assert np.linalg.norm(found - right) < bound * np.linalg.norm(right), f"chunk {chunk}"
+            assert_near(found, right, False, name, chunk)
 
 
 @pytest.mark.parametrize("name", PACKED)

@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     "engine.api": ("engine",),
     "engine.loop": ("engine",),
+    "engine.saturation": ("engine.arrays", "engine.backends.base", "engine.backends.handles"),
     "engine.verify": ("engine",),
     "engine.forced": ("engine",),
     "engine.perplexity": ("engine",),

@@ -6,7 +6,7 @@ llmrs verify MODEL [--device DEVICE]
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ PROMPTS = (
     "Explain in one sentence why the sky is blue.",
 )
 """Asked as a user where the model can chat, taken as they stand where it cannot."""
+SHOWN_PLACES = 3
+"""Where activations saturated, the worst first."""
 ID_PROMPTS = ((1, 2, 3, 5, 8, 13, 21), (34, 21, 13, 8))
 """For a model without a tokenizer."""
 
@@ -57,7 +59,8 @@ def command(model: ModelOptions, max_tokens: int, as_json: bool) -> int:
 
     The backend answers a few prompts greedily; the reference reads prompt and answer in one pass. Wherever
     it prefers another token by more than rounding explains, that token is shown with the logits of both,
-    the margin, and the first operation that strays. The status is then 8.
+    the margin, and the first operation that strays. The status is then 8. Activations that were too large
+    for float16, and so were stored as the largest there is, are counted.
 
     \b
       llmrs verify smollm2-135m
@@ -140,10 +143,20 @@ def describe(verdicts: Sequence[Verdict], show: Callable[[int], str]) -> Iterato
         state = "agrees" if verdict.agrees else "DIFFERS"
         close = f", {verdict.close} too close to call" if verdict.close else ""
         yield f"prompt {number}: {state}, {verdict.tokens} tokens{close}, relative error {verdict.error:.1e}"
+        yield from _describe_saturated(verdict.saturated)
         if verdict.difference is not None:
             yield from _describe_difference(verdict.difference, show)
     tokens = sum(verdict.tokens for verdict in verdicts)
     yield f"{sum(verdict.agrees for verdict in verdicts)} of {len(verdicts)} prompts agree, {tokens} tokens"
+
+
+def _describe_saturated(places: Mapping[str, int]) -> Iterator[str]:
+    if places:
+        most = sorted(places, key=lambda place: -places[place])[:SHOWN_PLACES]
+        named = ", ".join(f"{places[place]} in {place}" for place in most)
+        rest = sum(places.values()) - sum(places[place] for place in most)
+        more = f", {rest} elsewhere" if rest else ""
+        yield f"  saturated at the end of float16: {named}{more}"
 
 
 def _describe_difference(difference: Any, show: Callable[[int], str]) -> Iterator[str]:

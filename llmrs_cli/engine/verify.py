@@ -8,9 +8,9 @@ fused op whose output strays, found by running both decoders side by side.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from llmrs_cli.engine.backends.registry import open_backend
 from llmrs_cli.engine.forced import ForcedReader, Loaded, load
 from llmrs_cli.engine.model.decoder import run_head
 from llmrs_cli.engine.model.spec import from_config
+from llmrs_cli.engine.saturation import Saturations
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import EngineFault
 
@@ -83,6 +84,8 @@ class Verdict:
     error: float
     """Largest ‖Δlogits‖/‖logits‖ of a position."""
     difference: Difference | None
+    saturated: Mapping[str, int] = field(default_factory=dict)
+    """Activations at the end of their 16-bit type, by place; see `engine.saturation`."""
 
     @property
     def agrees(self) -> bool:
@@ -95,7 +98,8 @@ def compare(
     """Check `answer`, which the tested backend generated greedily after `prompt` (token ids, not empty)."""
     ids = [*prompt, *answer]
     right = forced_logits(reference, ids, len(prompt))
-    ours = forced_logits(tested, ids, len(prompt))
+    watched = Saturations(tested.backend, len(ids) - 1)
+    ours = forced_logits(tested, ids, len(prompt), watched)
     error = float(np.max(_relative(ours, right)))
     at = first_difference(right, answer, bound.margin)
     difference = None
@@ -109,7 +113,7 @@ def compare(
             found_logits=(float(right[at, found]), float(ours[at, found])),
             culprit=find_culprit(tested, reference, ids[: len(prompt) + at], bound.error),
         )
-    return Verdict(len(answer), _count_close(right, bound.margin), error, difference)
+    return Verdict(len(answer), _count_close(right, bound.margin), error, difference, watched.counts)
 
 
 def first_difference(logits: Logits, answer: Sequence[int], margin: float) -> int | None:
@@ -119,9 +123,12 @@ def first_difference(logits: Logits, answer: Sequence[int], margin: float) -> in
     return int(wrong[0]) if len(wrong) else None
 
 
-def forced_logits(loaded: Loaded, ids: Sequence[int], first: int) -> Logits:
-    """(len(ids) - first, V): what the model expects at each position from `first` on, in one pass."""
-    hidden, step = ForcedReader(loaded, len(ids)).read(ids)
+def forced_logits(loaded: Loaded, ids: Sequence[int], first: int, ops: Any = None) -> Logits:
+    """(len(ids) - first, V): what the model expects at each position from `first` on, in one pass.
+
+    `ops`: what the body calls instead of the backend.
+    """
+    hidden, step = ForcedReader(loaded, len(ids)).read(ids, ops)
     logits = run_head(loaded.backend, loaded.model, hidden, step.scored_tokens[first - 1 :])
     return _to_host(logits)
 
@@ -130,21 +137,25 @@ def find_culprit(tested: Loaded, reference: Loaded, ids: Sequence[int], error: f
     """The first fused op over `ids` whose output differs by more than `error`, or None."""
     if len(ids) < 2:
         return None
-    ours, right = _Recorder(tested.backend), _Recorder(reference.backend)
+    ours, right = (_Recorder(loaded.backend, len(ids) - 1) for loaded in (tested, reference))
     ForcedReader(tested, len(ids)).read(ids, ours)
     ForcedReader(reference, len(ids)).read(ids, right)
     for (name, mine), (_, theirs) in zip(ours.seen, right.seen, strict=True):
+        if mine is None or theirs is None:
+            continue
         if not float(np.max(_relative(mine, theirs))) <= error:
             return name
     return None
 
 
 class _Recorder:
-    """A backend that keeps a host copy of what each fused op of the decoder gives."""
+    """A backend that keeps what each fused op of the decoder gives, as numbers of the first `tokens` tokens."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, tokens: int) -> None:
         self._backend = backend
-        self.seen: list[tuple[str, NDArray[np.float32]]] = []
+        self._looks = backend.looks()
+        self._tokens = tokens
+        self.seen: list[tuple[str, NDArray[np.float32] | None]] = []
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
         call = getattr(self._backend, op)
@@ -155,7 +166,7 @@ class _Recorder:
                 next((x for x in arguments if isinstance(x, Hidden)), None) if result is None else result
             )
             values = changed.residual if isinstance(changed, Hidden) else changed
-            self.seen.append((_place(op, len(self.seen)), _to_host(values)))
+            self.seen.append((_place(op, len(self.seen)), self._looks.numbers(values, self._tokens)))
             return result
 
         return recorded

@@ -49,9 +49,25 @@ def test_verify_shows_the_first_difference(
     assert "1 of 2 prompts" in result.stderr
 
 
+def test_verify_says_how_many_activations_saturated_and_where() -> None:
+    places = {
+        "layer 0 attend": 1,
+        "layer 2 norm_gate_up": 9,
+        "layer 1 norm_gate_up": 4,
+        "layer 0 keys and values": 2,
+    }
+    verdict = Verdict(5, 0, 1e-3, None, places)
+    assert list(verify.describe([verdict], str))[1] == (
+        "  saturated at the end of float16: 9 in layer 2 norm_gate_up, 4 in layer 1 norm_gate_up, "
+        "2 in layer 0 keys and values, 1 elsewhere"
+    )
+    assert len(list(verify.describe([Verdict(5, 0, 1e-3, None)], str))) == 2
+
+
 def test_verify_as_json(llmrs: Run, ladder: MakeLadder) -> None:
     report = json.loads(llmrs("verify", ladder(), "--max-tokens", "3", "--json").stdout)
     assert report["device"] == "reference"
+    assert [prompt["saturated"] for prompt in report["prompts"]] == [{}] * len(verify.PROMPTS)
     assert [prompt["difference"] for prompt in report["prompts"]] == [None] * len(verify.PROMPTS)
 
 

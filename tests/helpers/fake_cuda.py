@@ -39,6 +39,7 @@ CUDA_MODULES = tuple(
         "_fixed",
         "_upload",
         "_part",
+        "_results",
         "_packed",
     )
 )

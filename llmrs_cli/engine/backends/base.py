@@ -20,14 +20,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from llmrs_cli.engine.arrays import Array, Draws, RowSampling, StepArrays, StepBatch
-from llmrs_cli.engine.backends.handles import (
-    Geometry,
-    KvLayer,
-    LayerWeights,
-    Linear,
-    RopeTable,
-    Vector,
-)
+from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
+from llmrs_cli.engine.backends.looks import HostLooks, Looks
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.errors import EngineFault
 
@@ -186,6 +180,10 @@ class Backend(ABC):
     def explain(self, error: BaseException) -> str | None:
         """What an exception of a library beneath means, in a sentence; None if it is none of theirs."""
         return None
+
+    def looks(self) -> Looks:
+        """How what the fused ops gave for the model that is loaded is compared."""
+        return HostLooks()
 
     def close(self) -> None:  # noqa: B027 (nothing to give back is a valid answer)
         """Give back what the backend holds; it is not used afterwards."""

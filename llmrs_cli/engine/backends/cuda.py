@@ -10,7 +10,6 @@ what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import cupy as cp
@@ -30,6 +29,7 @@ from llmrs_cli.engine.backends.cuda_packed import (
     load_packed,
     why_widened,
 )
+from llmrs_cli.engine.backends.cuda_results import CudaLooks, PagedKv, Projected, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
@@ -49,34 +49,6 @@ from llmrs_cli.kernels.silu_mul import headroom, silu_mul
 from llmrs_cli.kernels.tune import Tuning, default_folder
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class PagedKv:
-    """Keys and values of one layer."""
-
-    keys: Any
-    """(NB, Hkv, 64, D) 16-bit"""
-    values: Any
-    """(NB, Hkv, 64, D) 16-bit"""
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """Activations that are stored times `headroom`."""
-
-    values: Any
-    """(T, F) 16-bit"""
-    headroom: float
-
-
-@dataclass(frozen=True, slots=True)
-class Projected:
-    """The qkv projection of a step whose decode attention turns it into queries, keys and values."""
-
-    qkv: Any
-    """(T, (Hq + 2·Hkv)·D) 16-bit"""
-    rotation: attend_few.Rotation
 
 
 class CudaBackend(Backend):
@@ -188,6 +160,9 @@ class CudaBackend(Backend):
 
     def explain(self, error: BaseException) -> str | None:
         return explain(error, self.free_bytes)
+
+    def looks(self) -> CudaLooks:
+        return CudaLooks(self._bf16 is not False)
 
     def close(self) -> None:
         try:

@@ -8,26 +8,27 @@ of the same bytes in the same kind of chain.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import cupy as cp
+import numpy as np
 
 from benchmarks.bench_linears import SHAPES
 from benchmarks.chain import chain_us, from_bits, random_bits, to_bits
+from benchmarks.packed_errors import Packed, error, rounding_errors
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_packed import PackedLinear, PackedProducts
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
-from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.dequantise import unit as dequantise_unit
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
-from llmrs_cli.kernels.linear_small import Epilogue
+from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.loader import CubinCache, Unit, default_cache
 from llmrs_cli.kernels.marlin_layout import CODE_BYTES, UNIT_TILES, Layout, unpack
 from llmrs_cli.kernels.packed4 import Packed4Matrix
@@ -196,43 +197,48 @@ def units(device: CudaDevice) -> list[Unit]:
     return list(dict.fromkeys(found))
 
 
-def accuracy(device: CudaDevice) -> None:
-    """‖Δy‖ / ‖y‖ on float32 sums against float64, beside a product that rounds code · scale to 16 bits."""
+def accuracy(device: CudaDevice) -> Iterator[dict[str, Any]]:
+    """‖Δy‖ / ‖y‖ of each kernel's float32 sums against float64, beside products of weights that are rounded before."""
     layout = Layout(896, 4864, GROUP)
-    (weight,) = matrices(layout, 1)
-    for bf16 in (True, False):
-        wide = cp.zeros((layout.rows, layout.columns), cp.uint16)
-        dequantise(device, bf16, weight, wide)
-        exact = float64_of(weight)
-        for mean in (0.0, 1.0):
-            bits = to_bits(cp.random.standard_normal((64, layout.columns), dtype=cp.float32) + mean, bf16)
-            wanted = from_bits(bits, bf16).astype(cp.float64) @ exact.T
-            plan = TilePlan(device.multiprocessors, 64, 12, 6, 1)
-            out = cp.zeros((64, layout.rows), cp.float32)
-            packed_large.packed_large(
-                device, bf16, plan, "logits", weight, out, room(*packed_large.scratch_sizes(plan, layout, 64)), x=bits
-            )  # fmt: skip
-            rounded = from_bits(bits, bf16).astype(cp.float64) @ from_bits(wide, bf16).astype(cp.float64).T
-            print(
-                f"{'bf16' if bf16 else 'f16'} mean {mean}: exact codes {error(out, wanted):.1e}, "
-                f"code · scale rounded {error(rounded, wanted):.1e}"
-            )
+    (matrix,) = matrices(layout, 1)
+    weight = on_host(matrix)
+    for bf16, mean, m in product((True, False), (0.0, 1.0), (8, 64)):
+        bits = to_bits(cp.random.standard_normal((m, layout.columns), dtype=cp.float32) + mean, bf16)
+        x = cp.asnumpy(from_bits(bits, bf16)).astype(np.float64)
+        out = cp.zeros((m, layout.rows), cp.float32)
+        multiply(device, bf16, matrix, bits, out)
+        yield {
+            "type": "bf16" if bf16 else "f16", "mean": mean, "m": m,
+            "exact_codes": error(cp.asnumpy(out), x @ weight.values().T), **rounding_errors(weight, x, bf16),
+        }  # fmt: skip
 
 
-def float64_of(weight: Packed4Matrix) -> Any:
-    """W (N, K), by the host's way back from tiles."""
-    layout = weight.layout
-    codes, scales, zeros = unpack(cp.asnumpy(weight.units).view("u1"), GROUP, layout.rows, layout.columns)
-    wide = cp.asarray(codes)
-    q = cp.stack([wide & 15, wide >> 4], axis=-1).reshape(layout.rows, -1).astype(cp.float64)
-    spread = [
-        cp.repeat(cp.asarray(v).astype(cp.float64), GROUP, axis=1)[:, : q.shape[1]] for v in (scales, zeros)
-    ]
-    return (q - spread[1]) * spread[0]
+def multiply(device: CudaDevice, bf16: bool, matrix: Packed4Matrix, x: Any, out: Any) -> None:
+    """Logits by the kernel that the plans choose for so many tokens."""
+    m, layout, hopper = len(x), matrix.layout, device.loader.arch == packed_plans.HOPPER
+    deep = device.shared_limit >= DEEP_SHARED
+    if m <= packed_small.MAX_TOKENS:
+        stream = packed_plans.stream_plan(device.multiprocessors, GROUP, deep, hopper)
+        packed_small.packed_small(device, bf16, stream, "logits", matrix, out, x=x)
+        return
+    plan = packed_plans.tile_plan(device.multiprocessors, m, GROUP, deep, hopper)
+    scratch = room(*packed_large.scratch_sizes(plan, layout, m))
+    packed_large.packed_large(device, bf16, plan, "logits", matrix, out, scratch, x=x)
 
 
-def error(found: Any, wanted: Any) -> float:
-    return math.sqrt(float(((found - wanted) ** 2).sum() / (wanted**2).sum()))
+def on_host(matrix: Packed4Matrix) -> Packed:
+    """The matrix as a file would hold it, by the host's way back from tiles."""
+    layout = matrix.layout
+    codes, scales, zeros = unpack(cp.asnumpy(matrix.units).view("u1"), GROUP, layout.rows, layout.columns)
+    q = np.stack([codes & 15, codes >> 4], axis=-1).reshape(layout.rows, -1).astype(np.float64)
+    return Packed(q - np.repeat(zeros, GROUP, axis=1), scales.astype(np.float64))
+
+
+def error_line(r: dict[str, Any]) -> str:
+    return (
+        f"{r['type']:4} mean {r['mean']:.0f} M={r['m']:<3} exact codes {r['exact_codes']:.1e}, code · scale rounded "
+        f"{r['code_times_scale_rounded']:.1e}, scale rounded before {r['scale_rounded_before']:.1e}"
+    )
 
 
 def line(r: dict[str, Any]) -> str:
@@ -246,11 +252,11 @@ def main() -> None:
     words = set(sys.argv[2:])
     kinds = words & {"few", "more", "slabs"} or {"few", "more", "slabs"}
     device = CudaDevice(0, CubinCache(default_cache()))
-    accuracy(device)
-    found: list[dict[str, Any]] = []
+    errors, found = list(accuracy(device)), list[dict[str, Any]]()
+    print("\n".join(map(error_line, errors)), flush=True)
     for record in records(device, words & {"7B", "3B", "0.5B"} or {"7B", "3B", "0.5B"}, kinds):
         found.append(record)
-        Path(sys.argv[1]).write_text(json.dumps(found, indent=1))
+        Path(sys.argv[1]).write_text(json.dumps({"errors": errors, "times": found}, indent=1))
     best: dict[tuple[str, int], dict[str, Any]] = {}
     for record in sorted(found, key=lambda r: -float(r["us"])):
         best[record["shape"], record["m"]] = record

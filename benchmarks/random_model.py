@@ -6,92 +6,47 @@ A 7B is 15 GB: it is written to /dev/shm where there is room, from one block of 
 from __future__ import annotations
 
 import gzip
-import json
-import math
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from llmrs_cli.cli.models import model_named
-from llmrs_cli.engine.weights.packed import f32_to_bf16
+from llmrs_cli.bench.startup import write_checkpoint
+from llmrs_cli.cli.bench import random_model as random_checkpoint
+from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 QWEN = Path(__file__).parent.parent / "tests/data/tokenizers/qwen2.5"
 TINY = TinyModel(hidden=64, ffn=128, context=16_384)
-BLOCK = 4_194_301
-"""Values of noise; a prime, so that rows of a matrix never repeat in step."""
+SMALL = {"tiny": TINY, "tiny-awq": replace(TINY, awq=True)}
+"""Models that run anywhere."""
 RAM = Path("/dev/shm")
 
 
 @contextmanager
 def random_model(name: str) -> Iterator[Path]:
-    """The folder of a checkpoint, as long as the block lasts: "tiny", or an alias of a dense Qwen2.5."""
-    if name == "tiny":
+    """The folder of a checkpoint, as long as the block lasts: a name of `SMALL`, or what `llmrs bench
+    --random-weights` takes: an alias, or a folder with config.json. The tokenizer is Qwen2.5's.
+
+    Where the configuration names AWQ, linear layers are random words in that format.
+    """
+    if name in SMALL:
         with tempfile.TemporaryDirectory(prefix="llmrs-") as place:
-            yield write_tiny(Path(place) / name, TINY)
+            yield write_tiny(Path(place) / name, SMALL[name])
         return
-    alias = model_named(name).alias
-    assert alias is not None, "random weights need an alias"
-    config = dict(alias.config)
-    room = RAM if RAM.is_dir() and shutil.disk_usage(RAM).free > 2 * _size(config) else None
-    with tempfile.TemporaryDirectory(prefix="llmrs-", dir=room) as place:
+    checkpoint = random_checkpoint(name)
+    with tempfile.TemporaryDirectory(prefix="llmrs-", dir=_room(checkpoint)) as place:
         folder = Path(place)
-        (folder / "config.json").write_text(json.dumps(config))
+        write_checkpoint(checkpoint, folder)
         with gzip.open(QWEN / "tokenizer.json.gz") as packed:
             (folder / "tokenizer.json").write_bytes(packed.read())
         shutil.copy(QWEN / "tokenizer_config.json", folder)
-        _write(folder / "model.safetensors", _shapes(config))
         yield folder
 
 
-def _shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Every tensor of a Qwen2 checkpoint by its name on the Hub."""
-    c, f, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
-    kv = c // heads * config["num_key_value_heads"]
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], c)}
-    for i in range(config["num_hidden_layers"]):
-        layer = f"model.layers.{i}."
-        for projection, size in (("q", c), ("k", kv), ("v", kv)):
-            shapes[f"{layer}self_attn.{projection}_proj.weight"] = (size, c)
-            shapes[f"{layer}self_attn.{projection}_proj.bias"] = (size,)
-        shapes[f"{layer}self_attn.o_proj.weight"] = (c, c)
-        shapes[f"{layer}mlp.gate_proj.weight"] = shapes[f"{layer}mlp.up_proj.weight"] = (f, c)
-        shapes[f"{layer}mlp.down_proj.weight"] = (c, f)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes[f"{layer}{norm}.weight"] = (c,)
-    shapes["model.norm.weight"] = (c,)
-    if not config.get("tie_word_embeddings"):
-        shapes["lm_head.weight"] = (config["vocab_size"], c)
-    return shapes
-
-
-def _size(config: Mapping[str, Any]) -> int:
-    return 2 * sum(map(math.prod, _shapes(config).values()))
-
-
-def _write(file: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """A safetensors file in bfloat16: deviation 0.02, norms of one."""
-    noise = f32_to_bf16(np.random.default_rng(0).standard_normal(2 * BLOCK, np.float32) * np.float32(0.02))
-    header, at = {}, 0
-    for name, shape in shapes.items():
-        end = at + 2 * math.prod(shape)
-        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with file.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for number, (name, shape) in enumerate(shapes.items()):
-            if name.endswith("norm.weight"):
-                out.write(f32_to_bf16(np.ones(shape, np.float32)).tobytes())
-                continue
-            start, left = 7919 * number % BLOCK, math.prod(shape)
-            while left:
-                count = min(left, BLOCK)
-                out.write(noise[start : start + count].data)
-                left -= count
+def _room(checkpoint: Checkpoint) -> Path | None:
+    """Where it is kept in memory, if twice its size is free there."""
+    size = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
+    return RAM if RAM.is_dir() and shutil.disk_usage(RAM).free > 2 * size else None

@@ -32,6 +32,8 @@ ROOT = Path(__file__).parent.parent
 NAME = "model"
 EVERY = 0.005
 """Seconds between two looks at the clock."""
+BEAT = 0.25
+"""Seconds between counters that the engine sends: `child.PACE`, which a server without an engine need not import."""
 PATIENCE = 900.0
 """Seconds that a model may take to load."""
 
@@ -157,7 +159,8 @@ class Watched:
         return float(line.rsplit(" ", 1)[1])
 
     async def idle(self) -> None:
-        """Wait until nothing runs or waits and no block is held."""
+        """Wait until nothing runs or waits and no block is held, by counters of a moment that is not past yet."""
+        await asyncio.sleep(1.2 * BEAT)
         names = ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used")
         while any([await self.metric(name) for name in names]):
             await asyncio.sleep(0.05)

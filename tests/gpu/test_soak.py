@@ -2,7 +2,7 @@
 
 The short ones run a tiny model. With SOAK=1 the long ones run random weights in the shape of a real model,
 qwen2.5-0.5b or what SOAK_MODEL names, for SOAK_MINUTES (8). 4-bit weights stay packed wherever bits need not be fixed:
-SOAK_MODEL=qwen2.5-7b-awq is the long load of their kernels.
+SOAK_MODEL=qwen2.5-7b-awq is the long load of their kernels, and `benchmarks.gpu_targets --free` that of a server.
 """
 
 from __future__ import annotations
@@ -98,6 +98,15 @@ def test_two_thousand_aborts_leak_nothing_and_leave_the_others_their_bits(
     kept = survivors(16, engine.vocab, 100)
     calm = soak.answer_all(engine, kept)
     assert soak.abort_at_random(engine, 2_000, kept) == calm
+
+
+@pytest.mark.timeout(300)
+def test_aborts_of_a_packed_model_leak_nothing(opened: Open, tmp_path: Path) -> None:
+    """Its bits may depend on company; whose tokens they are, and how many, may not."""
+    checkpoint = open_checkpoint(write_tiny(tmp_path, TinyModel(awq=True)))
+    engine = opened(checkpoint, context=256, rows=64, memory=2 << 30)
+    found = soak.abort_at_random(engine, 500, survivors(16, engine.vocab, 100))
+    assert {len(tokens) for tokens in found.values()} == {100}
 
 
 @pytest.mark.timeout(300)

@@ -61,5 +61,6 @@ def units(device: CudaDevice) -> list[Unit]:
     for warps, depth, blocks in ((16, 4, 1), (16, 6, 1), (8, 4, 2)):
         plan = linear_rows.RowsPlan(1, 1, warps, depth, 2 * blocks)
         few += [linear_rows.unit(True, tokens, plan) for tokens in (1, 2)]
-    attention = (unit(True, d) for d in (64, 128) for unit in (attend_decode.unit, attend_few.unit))
+    attention = [attend_decode.unit(True, d) for d in (64, 128)]
+    attention += [attend_few.unit(True, d, attend_few.default_plan(d, 1, little=False)) for d in (64, 128)]
     return list(dict.fromkeys([*few, *attention]))

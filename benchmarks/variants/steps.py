@@ -20,7 +20,7 @@ from llmrs_cli.engine.model.decoder import run_body
 from llmrs_cli.engine.sampling import row_sampling
 from llmrs_cli.engine.types import SamplingParams
 from llmrs_cli.kernels import attend_decode as decode
-from llmrs_cli.kernels.attend_few import Rotation, attend_few
+from llmrs_cli.kernels.attend_few import FewPlan, Rotation, attend_few, default_plan
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.rope_store import rope_store
 
@@ -78,11 +78,11 @@ class DecodeCase:
         )  # fmt: skip
         return self.out, *self.kv[layer]
 
-    def one_kernel(self, layer: int = 0) -> tuple[Any, Any, Any]:
-        """The same by a cluster of blocks for each key head of a sequence."""
+    def one_kernel(self, layer: int = 0, plan: FewPlan | None = None) -> tuple[Any, Any, Any]:
+        """The same by blocks of their own for each key head of a sequence."""
         attend_few(
             self.device, True, self.qkv, *self.kv[layer], *self.fixed, self.out, scale=self.d**-0.5,
-            rotation=Rotation(self.table, None, None, 1e-6),
+            plan=plan or default_plan(self.d, 8, little=False), rotation=Rotation(self.table, None, None, 1e-6),
         )  # fmt: skip
         return self.out, *self.kv[layer]
 

@@ -6,6 +6,10 @@
 // last merges them in order. The query heads of a key head are the rows of an mma (up to 16). Of a page, warp w handles
 // tokens 16w … 16w + 15 through its own ring of copies, so warps meet only at the end of a chunk. Pages that this step
 // does not write are copied before wait_for_previous().
+//
+// Beside prompts it is `late`: the kernel before it, attend_prefill, begins only after queries, keys and values are
+// complete and lets this one begin only then, so there is nothing to wait for but, at the end, that it is over too. What
+// this step has written is read from L2 (cp.async.cg, __ldcg), since L1 may hold it as it was in another layer.
 #include "attend_tile.cuh"
 #include "page_line.cuh"
 
@@ -58,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     float* partials,            // (blocks + S · Hkv + 1, G, D + 4)
     int* arrivals,              // (S · Hkv,) zero before and after
     float scale,                // on q · k, times log2 e
-    int sequences, int table_width, int kv_heads, int group, int window) {
+    int sequences, int table_width, int kv_heads, int group, int window, int late) {
     extern __shared__ __align__(16) u8 shared[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     u8* ring = shared + warp * STAGES * STAGE_BYTES;
@@ -105,7 +109,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
     int fetched = 0;
     while (fetched < AHEAD && ahead_place < end && ahead.page < (contexts[ahead.sequence] - 1) / PAGE)
         fetch(fetched++);
-    wait_for_previous();
+    if (!late) wait_for_previous();
     while (fetched < AHEAD) fetch(fetched++);
 
     // ---- one chunk after the other ------------------------------------------------------------------------
@@ -123,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
             for (int i = threadIdx.x; i < 16 * HEAD_DIM / 8; i += WARPS * 32) {
                 const int row = i / (HEAD_DIM / 8), column = i % (HEAD_DIM / 8);
                 *reinterpret_cast<uint4*>(queries + row * ROW_BYTES + column * 16) =
-                    row < group ? load_uint4(q_rows + row * HEAD_DIM + column * 8) : make_uint4(0, 0, 0, 0);
+                    row < group ? __ldcg(reinterpret_cast<const uint4*>(q_rows + row * HEAD_DIM) + column) : make_uint4(0, 0, 0, 0);
             }
             __syncthreads();
         } else {
@@ -212,4 +216,5 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, 2) attend_decode(
         __syncthreads();
     }
     copy_wait<0>();
+    if (late) wait_for_previous();
 }

@@ -80,7 +80,10 @@ def _kernel(bf16: bool, heads: int, kv_heads: int, d: int, sequences: int) -> Ke
         Buffer("partials", "f32", ("blocks", "scratch")),
         Buffer("arrivals", "i32", ("pairs",)),
         Scalar("scale", "f32"),
-        *(Scalar(name, "i32") for name in ("sequences", "table_width", "kv_heads", "group", "window")),
+        *(
+            Scalar(name, "i32")
+            for name in ("sequences", "table_width", "kv_heads", "group", "window", "late")
+        ),
     )
     return Kernel(unit(bf16, d), "attend_decode", params)
 
@@ -105,13 +108,15 @@ def attend_decode(
     window: int = 0,
     little: bool = False,
     at_once: int = 0,
+    late: bool = False,
 ) -> None:
     """Attention of every sequence that `first_page` gives pages to; its query is token query_start[s].
 
     q (T, Hq, D), keys and values (NB, Hkv, 64, D), tables (rows, MB), rows and contexts (S,), query_start
     (S + 1,), first_page (S + 2,): pages before each sequence, then `chunk_pages`; out (T, Hq·D). `partials`
     (`partial_slots`, G·(D + 4)) float32 is scratch; `arrivals` (≥ S·Hkv,) int32 holds zeros before and
-    after. window 0: none; `little` as in `shared_bytes`; `at_once` as in `launch.Shape`."""
+    after. window 0: none; `little` as in `shared_bytes`; `at_once` as in `launch.Shape`. `late`: behind
+    `attend_prefill`, beside which it runs; queries, keys and values are then complete when it begins."""
     sequences, width = rows.size, tables.shape[1]
     _, kv_heads, _, d = keys.shape
     heads = out.shape[1] // d
@@ -125,5 +130,5 @@ def attend_decode(
         device,
         Shape((blocks, 1, 1), (WARPS * 32, 1, 1), shared_bytes(d, group, little), at_once),
         q, keys, values, tables, rows, contexts, query_start, first_page, out, partials, arrivals,
-        scale * math.log2(math.e), sequences, width, kv_heads, group, window,
+        scale * math.log2(math.e), sequences, width, kv_heads, group, window, late,
     )  # fmt: skip

@@ -1,21 +1,46 @@
-// Decode attention of a few sequences on Hopper, where what counts is not bandwidth but how soon it is over.
+// Decode attention of as many sequences as the GPU can take up at once: what counts is how soon it is over.
 //
-// A cluster of BLOCKS blocks serves one key head of one sequence. Its warps take turns at the tiles of 16 tokens, so that
-// a short context is read at once by many multiprocessors, and their sums meet in shared memory: those of a block first,
-// then those of the blocks, each of which writes its share of the columns. The first tiles are on their way before
-// wait_for_previous().
+// BLOCKS blocks serve one key head of one sequence, a cluster where they are several (Hopper). Their warps take turns at
+// the tiles of 16 tokens, so that a short context is read at once by many warps, and their sums meet in shared memory:
+// those of a block first, then those of the blocks, each of which writes its share of the columns. The first tiles are on
+// their way before wait_for_previous(). Nothing evens out contexts of different lengths (attend_decode.cu does).
 //
 // It takes the qkv projection as it is: queries are normed and rotated on their way into registers; the warp that meets
 // the newest token norms and rotates its key, and stores key and value in their page (rope_store.cu does the same for
 // all tokens of a step, in a kernel of its own).
+//
+// Beside prompts it is `late`: the kernel before it, attend_prefill, begins only after the projection is complete and
+// lets this one begin only then, so there is nothing to wait for but, at the end, that it is over too. Without the wait
+// a line in L1 may be of another layer or step: all that changes while a model runs is read from L2 (cp.async.cg, __ldcg).
 #include "attend_tile.cuh"
 #include "cluster.cuh"
 #include "rotation.cuh"
 
-constexpr int WARPS = 4, BLOCKS = 8;
-constexpr int STAGES = 2, STAGE_BYTES = 2 * TILE_BYTES;  // tiles of a warp on their way
-constexpr int STRIDE = HEAD_DIM + 4;                     // of a partial row: D sums, then max and mass
-constexpr int QUARTERS = HEAD_DIM / 4;                   // of a row, four columns each
+#ifndef WARPS
+#define WARPS 4
+#endif
+#ifndef STAGES
+#define STAGES 2  // tiles of a warp on their way
+#endif
+constexpr int STAGE_BYTES = 2 * TILE_BYTES;
+constexpr int STRIDE = HEAD_DIM + 4;     // of a partial row: D sums, then max and mass
+constexpr int QUARTERS = HEAD_DIM / 4;   // of a row, four columns each
+static_assert(STAGES >= 2 && 16 * STRIDE * 4 <= STAGE_BYTES, "sums fit where tiles were");
+
+struct Step {
+    const HALF* qkv;            // (T, (Hq + 2·Hkv)·D)
+    HALF *keys, *values;        // (NB, Hkv, 64, D)
+    const int* tables;          // (rows, MB) pages of each row
+    const int* rows;            // (S,) row of each sequence
+    const int* contexts;        // (S,) tokens, this step's included
+    const int* query_start;     // (S + 1,)
+    const int* first_page;      // (S + 2,) pages of the decode sequences before each one
+    HALF* out;                  // (T, Hq · D)
+    const float* rotations;     // (P, D) D/2 cosines, then D/2 sines
+    const float *q_norm, *k_norm;  // (D,) or null
+    float eps, scale;           // scale: on q · k, times log2 e
+    int table_width, kv_heads, group, window, late;
+};
 
 // A row's sums over parts whose largest scores differ.
 struct Meeting {
@@ -25,94 +50,89 @@ struct Meeting {
         sum.x += part.x * weight, sum.y += part.y * weight, sum.z += part.z * weight, sum.w += part.w * weight;
         mass += part_mass * weight;
     }
+    DEVICE void write(HALF* to) const {
+        *reinterpret_cast<uint2*>(to) =
+            make_uint2(pack2(sum.x / mass, sum.y / mass), pack2(sum.z / mass, sum.w / mass));
+    }
 };
 
-extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(WARPS * 32) attend_few(
-    const HALF* qkv,            // (T, (Hq + 2·Hkv)·D)
-    HALF* keys,                 // (NB, Hkv, 64, D)
-    HALF* values,               // (NB, Hkv, 64, D)
-    const int* tables,          // (rows, MB) pages of each row
-    const int* rows,            // (S,) row of each sequence
-    const int* contexts,        // (S,) tokens, this step's included
-    const int* query_start,     // (S + 1,)
-    const int* first_page,      // (S + 2,) pages of the decode sequences before each one
-    HALF* out,                  // (T, Hq · D)
-    const float* rotations,     // (P, D) D/2 cosines, then D/2 sines
-    const float* q_norm,        // (D,) or null
-    const float* k_norm,        // (D,) or null
-    float eps, float scale,     // scale: on q · k, times log2 e
-    int table_width, int kv_heads, int group, int window) {
-    extern __shared__ __align__(16) u8 shared[];
+template <int BLOCKS> DEVICE void attend(const Step& p) {
+    extern __shared__ __align__(16) u8 shared[];  // [WARPS][STAGES] tiles; then sums of each warp at its first
+    constexpr int TURN = WARPS * BLOCKS;          // tiles from one of a warp to its next
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-    const int rank = blockIdx.x % BLOCKS, head = blockIdx.x / BLOCKS, sequence = blockIdx.y;
+    const int rank = blockIdx.x % BLOCKS, head = blockIdx.x / BLOCKS, sequence = blockIdx.y, group = p.group;
     u8* ring = shared + warp * STAGES * STAGE_BYTES;
-    float* parts = reinterpret_cast<float*>(shared + WARPS * STAGES * STAGE_BYTES);  // [WARPS][G][STRIDE]
-    float* met = parts + WARPS * group * STRIDE;                                     // [G][STRIDE]: of this block
 
     allow_next();
     // What describes the step was complete before its first kernel began.
-    if (first_page[sequence] == first_page[sequence + 1]) {  // nothing but padding
-        wait_for_previous();
-        return;
-    }
-    const int context = contexts[sequence], token = query_start[sequence];
-    const int oldest = window > 0 ? max(context - window, 0) : 0;
-    const int* pages = tables + i64(rows[sequence]) * table_width;
+    const int before = __ldcg(p.first_page + sequence), after = __ldcg(p.first_page + sequence + 1);
+    const int context = __ldcg(p.contexts + sequence), token = __ldcg(p.query_start + sequence);
+    const int* pages = p.tables + i64(__ldcg(p.rows + sequence)) * p.table_width;
+    if (before == after) return;  // padding or a prompt: that the kernel before is over is known by those that decode
+    const int oldest = p.window > 0 ? max(context - p.window, 0) : 0;
     const int tiles = (context + 15) / 16, own = oldest / 16 + rank * WARPS + warp;
 
-    auto place_of = [&](int tile) {
-        return ((i64(pages[tile / 4]) * kv_heads + head) * PAGE + tile % 4 * 16) * HEAD_DIM;
+    int ahead = own, held_page = 0, page_lane = 32;  // the next tile to copy; pages of the next ones, one a lane
+    auto place_of = [&](int tile, int from) {
+        const i64 page = __shfl_sync(FULL, held_page, from);
+        return ((page * p.kv_heads + head) * PAGE + tile % 4 * 16) * HEAD_DIM;
     };
-    auto fetch = [&](int stage, int tile) {
-        if (tile < tiles) {
-            const i64 place = place_of(tile) + lane * 8;
+    auto fetch = [&](int stage) {
+        if (ahead < tiles) {
+            if (page_lane == 32) {
+                const int tile = ahead + lane * TURN;
+                held_page = tile < tiles ? __ldcg(pages + tile / 4) : 0;
+                page_lane = 0;
+            }
+            const i64 place = place_of(ahead, page_lane++) + lane * 8;
             constexpr int CHUNKS = HEAD_DIM / 8;
             const u32 to = shared_address(ring) + stage * STAGE_BYTES;
 #pragma unroll
             for (int i = 0; i < 16 * CHUNKS / 32; i++) {
                 const int chunk = i * 32 + lane, row = chunk / CHUNKS;
                 const u32 at = to + row * ROW_BYTES + chunk % CHUNKS * 16;
-                const bool inside = tile * 16 + row < context;
-                copy_async(at, keys + place + i * 256, inside);
-                copy_async(at + TILE_BYTES, values + place + i * 256, inside);
+                const bool inside = ahead * 16 + row < context;
+                copy_async(at, p.keys + place + i * 256, inside);
+                copy_async(at + TILE_BYTES, p.values + place + i * 256, inside);
             }
+            ahead += TURN;
         }
         copy_commit();
     };
 #pragma unroll 1
-    for (int s = 0; s < STAGES; s++) fetch(s, own + s * WARPS * BLOCKS);
-    wait_for_previous();
+    for (int s = 0; s < STAGES; s++) fetch(s);
+    if (!p.late) wait_for_previous();
 
-    const HALF* projected = qkv + i64(token) * kv_heads * (group + 2) * HEAD_DIM;
-    const float* turn = rotations + i64(context - 1) * HEAD_DIM;
-    const bool adds = (tiles - 1 - oldest / 16) % (WARPS * BLOCKS) == rank * WARPS + warp;
+    const HALF* projected = p.qkv + i64(token) * p.kv_heads * (group + 2) * HEAD_DIM;
+    const float* turn = p.rotations + i64(context - 1) * HEAD_DIM;
+    const bool adds = (tiles - 1 - oldest / 16) % TURN == rank * WARPS + warp;
     Rows seen;
     if (own < tiles) {
         Queries held;
         load_queries(held, projected + head * group * HEAD_DIM, group);
         Newest newest;
         if (adds) {
-            const HALF* mine = projected + (kv_heads * group + head) * HEAD_DIM;
-            newest.load(mine, mine + kv_heads * HEAD_DIM);
-            newest.turn_key(turn, k_norm, eps);
+            const HALF* mine = projected + (p.kv_heads * group + head) * HEAD_DIM;
+            newest.load(mine, mine + p.kv_heads * HEAD_DIM);
+            newest.turn_key(turn, p.k_norm, p.eps);
         }
-        rotate_queries(held, c, turn, q_norm, eps);
+        rotate_queries(held, c, turn, p.q_norm, p.eps);
         int stage = 0;
 #pragma unroll 1
-        for (int tile = own; tile < tiles; tile += WARPS * BLOCKS) {
+        for (int tile = own; tile < tiles; tile += TURN) {
             copy_wait<STAGES - 1>();
             __syncwarp();
             if (adds && tile == tiles - 1) {
                 u8* row = ring + stage * STAGE_BYTES + (context - 1) % 16 * ROW_BYTES;
                 newest.store(row, row + TILE_BYTES);
-                const i64 to = place_of(tile) + (context - 1) % 16 * HEAD_DIM;
-                newest.store(keys + to, values + to);
+                const i64 to = place_of(tile, page_lane - 1) + (context - 1) % 16 * HEAD_DIM;  // it was the last to copy
+                newest.store(p.keys + to, p.values + to);
                 __syncwarp();
             }
-            seen.add(held, 0, shared_address(ring) + stage * STAGE_BYTES, tile * 16, context, oldest, scale);
+            seen.add(held, 0, shared_address(ring) + stage * STAGE_BYTES, tile * 16, context, oldest, p.scale);
             __syncwarp();
-            fetch(stage, tile + STAGES * WARPS * BLOCKS);
-            stage ^= 1;
+            fetch(stage);
+            stage = stage + 1 == STAGES ? 0 : stage + 1;
         }
         seen.join_lanes();
     }
@@ -123,51 +143,79 @@ extern "C" __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(WARP
     for (int r = 0; r < 2; r++) {
         const int row = g + r * 8;
         if (row >= group) continue;
-        float* mine = parts + (warp * group + row) * STRIDE;
+        float* mine = reinterpret_cast<float*>(ring) + row * STRIDE;
 #pragma unroll
         for (int j = 0; j < D_TILES; j++)
             *reinterpret_cast<float2*>(mine + j * 8 + c * 2) = make_float2(seen.acc[j][r * 2], seen.acc[j][r * 2 + 1]);
         if (c == 0) *reinterpret_cast<float2*>(mine + HEAD_DIM) = make_float2(seen.top[r], seen.mass[r]);
     }
     __syncthreads();
+    HALF* result = p.out + (i64(token) * p.kv_heads + head) * group * HEAD_DIM;
+    u8* met = shared + STAGE_BYTES;  // [G][STRIDE] of this block, for the others
 #pragma unroll 1
     for (int i = threadIdx.x; i < group * QUARTERS; i += WARPS * 32) {
         const int row = i / QUARTERS, column = i % QUARTERS * 4;
+        const u8* part = shared + row * STRIDE * 4;
         float peak = NEVER;
-#pragma unroll
-        for (int w = 0; w < WARPS; w++) peak = fmaxf(peak, parts[(w * group + row) * STRIDE + HEAD_DIM]);
-        Meeting all;
+        float2 stats[WARPS];  // max, mass
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
-            const float* part = parts + (w * group + row) * STRIDE;
-            all.add(*reinterpret_cast<const float4*>(part + column), part[HEAD_DIM + 1], exp2_fast(part[HEAD_DIM] - peak));
+            stats[w] = *reinterpret_cast<const float2*>(part + w * STAGES * STAGE_BYTES + HEAD_DIM * 4);
+            peak = fmaxf(peak, stats[w].x);
         }
-        *reinterpret_cast<float4*>(met + row * STRIDE + column) = all.sum;
-        if (column == 0) *reinterpret_cast<float2*>(met + row * STRIDE + HEAD_DIM) = make_float2(peak, all.mass);
+        Meeting all;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            all.add(*reinterpret_cast<const float4*>(part + w * STAGES * STAGE_BYTES + column * 4), stats[w].y,
+                    exp2_fast(stats[w].x - peak));
+        if constexpr (BLOCKS == 1) {
+            all.write(result + row * HEAD_DIM + column);
+        } else {
+            float* into = reinterpret_cast<float*>(met) + row * STRIDE;
+            *reinterpret_cast<float4*>(into + column) = all.sum;
+            if (column == 0) *reinterpret_cast<float2*>(into + HEAD_DIM) = make_float2(peak, all.mass);
+        }
     }
 
     // ---- the blocks meet: each writes its share of the columns -----------------------------------------------------
-    cluster_sync();
-    HALF* result = out + (i64(token) * kv_heads + head) * group * HEAD_DIM;
-    constexpr int SHARE = QUARTERS / BLOCKS;
-    static_assert(QUARTERS % BLOCKS == 0, "columns are shared out evenly");
+    if constexpr (BLOCKS > 1) {
+        cluster_sync();
+        constexpr int SHARE = QUARTERS / BLOCKS;
+        static_assert(QUARTERS % BLOCKS == 0, "columns are shared out evenly");
 #pragma unroll 1
-    for (int i = threadIdx.x; i < group * SHARE; i += WARPS * 32) {
-        const int row = i / SHARE, column = (rank * SHARE + i % SHARE) * 4;
-        const u32 at = shared_address(met + row * STRIDE);
-        float4 part[BLOCKS], stats[BLOCKS];
-        float peak = NEVER;
+        for (int i = threadIdx.x; i < group * SHARE; i += WARPS * 32) {
+            const int row = i / SHARE, column = (rank * SHARE + i % SHARE) * 4;
+            const u32 at = shared_address(met) + row * STRIDE * 4;
+            float4 part[BLOCKS], stats[BLOCKS];
+            float peak = NEVER;
 #pragma unroll
-        for (int b = 0; b < BLOCKS; b++) {
-            const u32 there = cluster_address(at, b);
-            part[b] = load_cluster(there + column * 4), stats[b] = load_cluster(there + HEAD_DIM * 4);
-            peak = fmaxf(peak, stats[b].x);
+            for (int b = 0; b < BLOCKS; b++) {
+                const u32 there = cluster_address(at, b);
+                part[b] = load_cluster(there + column * 4), stats[b] = load_cluster(there + HEAD_DIM * 4);
+                peak = fmaxf(peak, stats[b].x);
+            }
+            Meeting all;
+#pragma unroll
+            for (int b = 0; b < BLOCKS; b++) all.add(part[b], stats[b].y, exp2_fast(stats[b].x - peak));
+            all.write(result + row * HEAD_DIM + column);
         }
-        Meeting all;
-#pragma unroll
-        for (int b = 0; b < BLOCKS; b++) all.add(part[b], stats[b].y, exp2_fast(stats[b].x - peak));
-        *reinterpret_cast<uint2*>(result + row * HEAD_DIM + column) =
-            make_uint2(pack2(all.sum.x / all.mass, all.sum.y / all.mass), pack2(all.sum.z / all.mass, all.sum.w / all.mass));
+        cluster_sync();  // nobody leaves while another may read its sums
     }
-    cluster_sync();  // nobody leaves while another may read its sums
+    if (p.late) wait_for_previous();  // the kernels after this one count on it
 }
+
+#define KERNEL(NAME, BLOCKS, CLUSTER)                                                                                 \
+    extern "C" __global__ void CLUSTER __launch_bounds__(WARPS * 32) NAME(                                            \
+        const HALF* qkv, HALF* keys, HALF* values, const int* tables, const int* rows, const int* contexts,           \
+        const int* query_start, const int* first_page, HALF* out, const float* rotations, const float* q_norm,        \
+        const float* k_norm, float eps, float scale, int table_width, int kv_heads, int group, int window,            \
+        int late) {                                                                                                   \
+        attend<BLOCKS>(Step{qkv, keys, values, tables, rows, contexts, query_start, first_page, out, rotations,       \
+                            q_norm, k_norm, eps, scale, table_width, kv_heads, group, window, late});                 \
+    }
+KERNEL(attend_few_1, 1, )
+#if __CUDA_ARCH_FEAT_SM90_ALL
+KERNEL(attend_few_2, 2, __cluster_dims__(2, 1, 1))
+KERNEL(attend_few_4, 4, __cluster_dims__(4, 1, 1))
+KERNEL(attend_few_8, 8, __cluster_dims__(8, 1, 1))
+#endif

@@ -45,8 +45,9 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) attend_prefil
     int sequences, int table_width, int heads, int kv_heads, int window) {
     extern __shared__ __align__(16) u8 shared[];  // stages of keys and values; queries, if shared
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
-    allow_next();
+    // In this order: decode attention that runs beside this kernel counts on all before it being complete.
     wait_for_previous();
+    allow_next();
 
     // ---- which tile ---------------------------------------------------------------------------------------
     const int tile = first_tile[sequences] - 1 - blockIdx.y, head = blockIdx.x;

@@ -12,6 +12,7 @@ constexpr bool QUERIES_SHARED = HEAD_DIM > 128;  // large heads leave no registe
 // Fragments of the queries of one key head, unless they stay in shared memory.
 typedef u32 Queries[QUERIES_SHARED ? 1 : STEPS][4];
 
+// From L2: L1 may hold them as they were in another layer, where nothing was waited for.
 DEVICE void load_queries(Queries& held, const HALF* q_rows, int group) {
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
@@ -19,7 +20,7 @@ DEVICE void load_queries(Queries& held, const HALF* q_rows, int group) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int row = g + i % 2 * 8, column = j * 16 + c * 2 + i / 2 * 8;
-            held[j][i] = row < group ? *reinterpret_cast<const u32*>(q_rows + row * HEAD_DIM + column) : 0;
+            held[j][i] = row < group ? __ldcg(reinterpret_cast<const u32*>(q_rows + row * HEAD_DIM + column)) : 0;
         }
 }
 

@@ -49,7 +49,10 @@ def head_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     """Units that depend on the head size."""
     shapes = {attend_prefill.shape_for(head_dim, tokens, arch) for tokens in (0, attend_prefill.MANY_TOKENS)}
     prefill = (attend_prefill.unit(bf16, head_dim, shape) for shape in sorted(shapes, key=str))
-    few = (attend_few.unit(bf16, head_dim),) if arch == HOPPER and attend_few.serves(head_dim) else ()
+    little = arch not in MUCH_SHARED
+    few: tuple[Unit, ...] = ()
+    if attend_few.serves(head_dim, little):
+        few = (attend_few.unit(bf16, head_dim, attend_few.default_plan(head_dim, 1, little)),)
     return attend_decode.unit(bf16, head_dim), *few, *prefill
 
 

@@ -2,11 +2,20 @@
 #pragma once
 #include "common.cuh"
 
-// What each block wrote before is seen by all after.
-DEVICE void cluster_sync() {
+// What each block wrote before it arrives is seen by all after they have waited.
+DEVICE void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
+}
+DEVICE void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
+DEVICE void cluster_sync() {
+    cluster_arrive();
+    cluster_wait();
 }
 
 // Address of what stands at `shared` in block `rank` of the cluster.

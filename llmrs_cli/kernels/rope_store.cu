@@ -1,5 +1,6 @@
 // Between the qkv projection and attention: optional norm of each query and key head, rotation by position, keys
-// and values into their pages. One warp handles one head of one token.
+// and values into their pages. One warp handles one head of one token. Tokens of decode attention that turns them itself
+// (attend_few.cu) are left out where they stand before the first prompt.
 //
 // Rotation pairs value i with value i + D/2: (a, b) → (a·cos − b·sin, b·cos + a·sin).
 #include "common.cuh"
@@ -18,10 +19,13 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store(
     HALF* q,                // (T, Hq, D)
     HALF* keys,             // (NB, Hkv, 64, D)
     HALF* values,           // (NB, Hkv, 64, D)
-    int heads, int kv_heads, int d, float eps) {
+    const int* first_tile,  // (S + 1,) as in attend_prefill.cu: what decodes before the first prompt is left out; or null
+    int heads, int kv_heads, int d, float eps, int sequences) {
     allow_next();
     const int lane = threadIdx.x % 32, token = blockIdx.y;
     const int head = blockIdx.x * WARPS + threadIdx.x / 32, all = heads + 2 * kv_heads;
+    // Before the first prompt a sequence has one token, so that both have one number. Prompts wait for all.
+    if (first_tile && token < sequences && __ldcg(first_tile + token + 1) == 0) return;
     wait_for_previous();
     if (head >= all) return;
     const HALF* from = qkv + (i64(token) * all + head) * d;

@@ -29,10 +29,12 @@ def _kernel(bf16: bool, width: int) -> Kernel:
         Buffer("q", "u16", ("T", "Hq", "D")),
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
+        Buffer("first_tile", "i32", ("bounds",), optional=True),
         Scalar("heads", "i32"),
         Scalar("kv_heads", "i32"),
         Scalar("d", "i32"),
         Scalar("eps", "f32"),
+        Scalar("sequences", "i32"),
     )
     return Kernel(unit(bf16), "rope_store", params)
 
@@ -49,16 +51,19 @@ def rope_store(
     q: Any,
     keys: Any,
     values: Any,
+    first_tile: Any = None,
 ) -> None:
     """Split qkv (T, (Hq + 2·Hkv)·D): rotated queries to q (T, Hq, D), keys and values to their slots (T,).
 
-    `norms` are the per-head norms of queries and keys, or None each. A slot of -1 is not stored.
+    `norms` are the per-head norms of queries and keys, or None each. A slot of -1 is not stored. `first_tile`
+    as `attend_prefill` takes it, of a step with prompts: the sequences before the first prompt are left to `attend_few`.
     """
     tokens, heads, d = q.shape
     kv_heads = keys.shape[1]
     total = heads + 2 * kv_heads
+    sequences = 0 if first_tile is None else first_tile.size - 1
     _kernel(bf16, total * d).launch(
         device,
         Shape((ceil_div(total, WARPS), tokens, 1), (WARPS * 32, 1, 1)),
-        qkv, positions, slots, table, *norms, q, keys, values, heads, kv_heads, d, eps,
+        qkv, positions, slots, table, *norms, q, keys, values, first_tile, heads, kv_heads, d, eps, sequences,
     )  # fmt: skip

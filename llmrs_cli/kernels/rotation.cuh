@@ -54,8 +54,8 @@ struct Newest {
         if (at >= HEAD_DIM / 2) return;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            key[i] = *reinterpret_cast<const u32*>(keys + at + i * HEAD_DIM / 2);
-            value[i] = *reinterpret_cast<const u32*>(values + at + i * HEAD_DIM / 2);
+            key[i] = __ldcg(reinterpret_cast<const u32*>(keys + at + i * HEAD_DIM / 2));
+            value[i] = __ldcg(reinterpret_cast<const u32*>(values + at + i * HEAD_DIM / 2));
         }
     }
     DEVICE void turn_key(const float* turn, const float* norm, float eps) {

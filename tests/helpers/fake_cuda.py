@@ -31,6 +31,7 @@ CUDA_MODULES = tuple(
     f"llmrs_cli.engine.backends.cuda{part}"
     for part in (
         "",
+        "_attention",
         "_memory",
         "_rows",
         "_draws",

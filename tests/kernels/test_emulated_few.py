@@ -9,11 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.packed import bf16_to_f32, f32_to_bf16
-from llmrs_cli.kernels.attend_few import Rotation, attend_few
+from llmrs_cli.kernels.attend_few import FewPlan, Rotation, attend_few
 from tests.helpers.emulate import EmulatedDevice, host
 
-CONTEXTS = (1, 0, 65, 600)
-"""Tokens of each sequence; the second is padding."""
+CONTEXTS = (1, 0, 65, 600, 0)
+"""Tokens of each sequence; those of none are padding, and the last one is not even asked for."""
 KV_HEADS, GROUP, D, EPS = 1, 3, 32, 1e-5
 HEADS = KV_HEADS * GROUP
 Floats = NDArray[np.float64]
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDevice:
-    return EmulatedDevice(tmp_path_factory.mktemp("emulated"), together=True)
+    return EmulatedDevice(tmp_path_factory.mktemp("emulated"), hopper=True, together=True)
 
 
 def narrow(values: NDArray[Any]) -> NDArray[np.uint16]:
@@ -50,7 +50,7 @@ class Case:
         self.table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
         self.norms = rng.uniform(0.5, 2, (2, D)).astype(np.float32) if normed else None
 
-    def run(self, gpu: EmulatedDevice) -> tuple[Floats, tuple[Any, Any]]:
+    def run(self, gpu: EmulatedDevice, plan: FewPlan) -> tuple[Floats, tuple[Any, Any]]:
         """What the kernel gives, and the caches after it."""
         count = len(CONTEXTS)
         keys, values = (host(part) for part in self.cache)
@@ -69,7 +69,9 @@ class Case:
             host(ids),
             host(self.first_page),
             out,
+            plan=plan,
             scale=D**-0.5,
+            count=count - 1,
             window=self.window,
             rotation=Rotation(host(self.table), q_norm, k_norm, EPS),
         )
@@ -104,12 +106,21 @@ class Case:
         return mixed
 
 
-@pytest.mark.parametrize(("window", "normed"), [(0, False), (70, True)])
-def test_a_cluster_attends_and_stores_the_newest_token(
-    gpu: EmulatedDevice, window: int, normed: bool
+@pytest.mark.parametrize(
+    ("window", "normed", "plan"),
+    [
+        (0, False, FewPlan(8)),
+        (70, True, FewPlan(4, stages=3)),
+        (0, True, FewPlan(2)),
+        (70, False, FewPlan(1)),
+        (0, False, FewPlan(1, warps=1)),  # more than 32 tiles for one
+    ],
+)
+def test_blocks_attend_and_store_the_newest_token(
+    gpu: EmulatedDevice, window: int, normed: bool, plan: FewPlan
 ) -> None:
     case = Case(window, normed)
-    found, stored = case.run(gpu)
+    found, stored = case.run(gpu, plan)
     for sequence, context in enumerate(CONTEXTS):
         if not context:
             assert np.isnan(found[sequence]).all()

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill, linear_wide
+from llmrs_cli.kernels.attend_few import FewPlan
 from llmrs_cli.kernels.attend_prefill import PrefillShape
 from llmrs_cli.kernels.launch import Kernel, Shape
 from llmrs_cli.kernels.linear_wide import WidePlan
@@ -81,7 +82,9 @@ def prefill(d: int = 64, shape: PrefillShape | None = None, **changes: Any) -> R
     return device
 
 
-def few(d: int, group: int = 2, **changes: Any) -> Recorder:
+def few(
+    d: int, group: int = 2, plan: FewPlan | None = None, count: int | None = None, **changes: Any
+) -> Recorder:
     device, kv_heads = Recorder(), 2
     heads = group * kv_heads
     arguments: dict[str, Any] = {
@@ -96,7 +99,9 @@ def few(d: int, group: int = 2, **changes: Any) -> Recorder:
         "out": bits(SEQUENCES, heads * d),
     } | changes
     turn = attend_few.Rotation(floats(9, d), None, None, 1e-6)
-    attend_few.attend_few(device, True, scale=0.1, rotation=turn, **arguments)
+    attend_few.attend_few(
+        device, True, plan=plan or FewPlan(8), scale=0.1, rotation=turn, count=count, **arguments
+    )
     return device
 
 
@@ -198,10 +203,77 @@ def test_little_shared_memory_is_less(head_dim: int, group: int) -> None:
 
 
 @pytest.mark.parametrize(("d", "group"), [(32, 1), (64, 16), (96, 3), (128, 7)])
-def test_each_key_head_of_a_sequence_has_a_cluster(d: int, group: int) -> None:
-    ((name, shape),) = few(d, group).shapes
-    assert name == "attend_few" and shape.grid == (2 * attend_few.BLOCKS, SEQUENCES, 1)
-    assert shape.shared == attend_few.shared_bytes(d, group) <= 227 << 10
+@pytest.mark.parametrize("blocks", [1, 2, 4, 8])
+def test_each_key_head_of_a_sequence_has_blocks_of_its_own(d: int, group: int, blocks: int) -> None:
+    plan = attend_few.default_plan(d, blocks, little=False)
+    ((name, shape),) = few(d, group, plan).shapes
+    assert name == f"attend_few_{blocks}" and shape.grid == (2 * blocks, SEQUENCES, 1)
+    assert shape.block == (32 * plan.warps, 1, 1) and shape.shared == attend_few.shared_bytes(d, plan)
+    assert shape.at_once == (0 if blocks > 2 else 2)
+
+
+def test_sequences_that_nobody_has_get_no_blocks() -> None:
+    ((_, shape),) = few(64, count=1).shapes
+    assert shape.grid == (16, 1, 1)
+    with pytest.raises(AssertionError):
+        few(64, count=SEQUENCES + 1)
+
+
+@pytest.mark.parametrize(("little", "all_shared"), [(False, 164), (True, 100)])
+def test_two_blocks_fit_on_a_multiprocessor_wherever_heads_are_served(little: bool, all_shared: int) -> None:
+    for d in attend_few.HEADS:
+        taken = attend_few.shared_bytes(d, attend_few.default_plan(d, 1, little))
+        fit = 2 * (taken + 1024) <= all_shared << 10
+        assert fit or not attend_few.serves(d, little)
+        assert attend_few.serves(d, little) == (d in attend_few.HEADS and (not little or d <= 64))
+
+
+@pytest.mark.parametrize("d", attend_few.HEADS)
+def test_a_block_of_prompts_fits_beside_two_that_decode(d: int) -> None:
+    taken = attend_few.shared_bytes(d, attend_few.default_plan(d, 1, little=False))
+    prompts = attend_prefill.shared_bytes(d, attend_prefill.shape_for(d), little=False)
+    assert 2 * max(taken, (228 << 10) // 3) + prompts + 3 * 1024 + 256 <= 228 << 10
+
+
+def test_clusters_are_for_hopper() -> None:
+    assert attend_few.sizes(64, "sm_90a", little=False) == (8, 4, 2, 1)
+    assert attend_few.sizes(64, "sm_80", little=False) == attend_few.sizes(64, "sm_89", little=True) == (1,)
+    assert attend_few.sizes(256, "sm_90a", little=False) == attend_few.sizes(128, "sm_120", little=True) == ()
+
+
+@pytest.mark.parametrize(
+    ("decodes", "places", "blocks"),
+    [(1, 66, 8), (8, 66, 8), (9, 66, 4), (16, 66, 4), (33, 66, 2), (34, 66, 1), (64, 66, 1), (67, 66, 0),
+     (64, 132, 2), (132, 132, 1), (133, 132, 0)],
+)  # fmt: skip
+def test_as_many_blocks_share_a_head_as_run_at_once(decodes: int, places: int, blocks: int) -> None:
+    assert attend_few.choose((8, 4, 2, 1), places, decodes, 320, 320 * decodes) == blocks
+
+
+def test_contexts_that_one_block_would_be_long_busy_with_are_left_to_an_even_grid() -> None:
+    sizes = (8, 4, 2, 1)
+    assert attend_few.choose(sizes, 66, 1, 2000, 2000) == 8
+    assert attend_few.choose(sizes, 66, 1, 32768, 32768) == 0
+    assert attend_few.choose(sizes, 66, 64, 600, 64 * 320) == 1
+    assert attend_few.choose(sizes, 66, 64, 4000, 63 * 320 + 4000) == 0
+    assert attend_few.choose(sizes, 66, 64, 4000, 64 * 4000) == 1
+    assert attend_few.choose((), 66, 1, 1, 1) == 0
+
+
+@given(
+    contexts=st.lists(st.integers(1, 5000), min_size=1, max_size=70),
+    places=st.integers(1, 264),
+    sizes=st.sampled_from([(8, 4, 2, 1), (1,)]),
+)
+def test_chosen_blocks_find_room_and_are_nearly_even(
+    contexts: list[int], places: int, sizes: tuple[int, ...]
+) -> None:
+    decodes, longest, tokens = len(contexts), max(contexts), sum(contexts)
+    blocks = attend_few.choose(sizes, places, decodes, longest, tokens)
+    assert blocks == 0 or blocks in sizes
+    if blocks:
+        assert blocks * decodes <= places and longest / blocks <= 1.25 * tokens / places + 256
+        assert not any(size > blocks and size * decodes <= places for size in sizes)
 
 
 @pytest.mark.parametrize(("d", "group"), [(48, 1), (256, 1), (64, 17)])

@@ -18,6 +18,7 @@ import numpy as np
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays
 from llmrs_cli.engine.backends import cuda_packed, cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
+from llmrs_cli.engine.backends.cuda_attention import Attention
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
@@ -29,22 +30,21 @@ from llmrs_cli.engine.backends.cuda_packed import (
     load_packed,
     why_widened,
 )
-from llmrs_cli.engine.backends.cuda_results import CudaLooks, PagedKv, Projected, Scaled
+from llmrs_cli.engine.backends.cuda_results import CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
-from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill
+from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.catalog import model_units, packed_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.graphs import Graphs
-from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
+from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.rms_norm import rms_norm
-from llmrs_cli.kernels.rope_store import rope_store
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
 from llmrs_cli.kernels.tune import Tuning, default_folder
 
@@ -91,7 +91,9 @@ class CudaBackend(Backend):
         self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
         self._groups: set[int] = set()
+        self._attention = Attention(self.device, self._arena, paths.two_tiles and not deterministic)
         self._shares = self.device.multiprocessors
+        self._few: tuple[int, ...] = ()
 
     # -- loading ------------------------------------------------------------------------------------
 
@@ -119,7 +121,9 @@ class CudaBackend(Backend):
         bf16, arch = self._bf16 is not False, self.device.loader.arch
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
         self.device.build((*model_units(bf16, head_dim, arch), *packed))
-        self._shares = max(attend_decode.grid_blocks(self.device.multiprocessors, head_dim) // kv_heads, 1)
+        self._shares = self._attention.shares(kv_heads, head_dim)
+        if self._paths.few_attend and not self.deterministic:
+            self._few = self._attention.few_sizes(head_dim)
         shape = blocks, kv_heads, PAGE, head_dim
         return [PagedKv(cp.zeros(shape, cp.uint16), cp.zeros(shape, cp.uint16)) for _ in range(layers)]
 
@@ -129,7 +133,7 @@ class CudaBackend(Backend):
     def open_rows(self, limits: RowLimits) -> CudaRows:
         self._arena.tokens = padded(limits.tokens) if limits.tokens else 0
         rows = CudaRows(
-            limits, self.device, self._arena, self._stream, self._shares, fixed=self.deterministic
+            limits, self.device, self._arena, self._stream, self._shares, self.deterministic, self._few
         )
         self.device.synchronise()  # what was loaded on other streams
         self._graphs = Graphs()  # they hold addresses of the rows and caches before
@@ -190,15 +194,10 @@ class CudaBackend(Backend):
         geometry, tokens = layer.geometry, len(hidden.residual)
         qkv = self._take("qkv", tokens, layer.qkv.shape[0])
         self._norm_linear("store", hidden.residual, layer.attention_norm, geometry.eps, layer.qkv, qkv)
-        if self._turns_in_attention(step, geometry):
-            turn = attend_few.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
-            return Projected(qkv, turn)
-        q = self._arena.take("q", (tokens, geometry.heads, geometry.head_dim), cp.uint16)
-        rope_store(
-            self.device, self._is_bf16(layer.qkv), qkv, step.positions, step.slots, rope,
-            (layer.q_norm, layer.k_norm), geometry.eps, q, kv.keys, kv.values,
-        )  # fmt: skip
-        return q
+        assert isinstance(step, CudaStep)
+        assert isinstance(kv, PagedKv)
+        rotation = attend_few.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
+        return self._attention.turn(self._is_bf16(layer.qkv), qkv, rotation, kv, step, geometry)
 
     def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
         values, alpha = (x.values, 1 / x.headroom) if isinstance(x, Scaled) else (x, 1.0)
@@ -272,50 +271,10 @@ class CudaBackend(Backend):
         self._gemm(weight.bf16, x, weight.weight, out, weight.narrow_bias)
         return out
 
-    def _turns_in_attention(self, step: StepArrays, geometry: Geometry) -> bool:
-        """Whether the step is decode alone and its attention may take the qkv projection as it is."""
-        assert isinstance(step, CudaStep)
-        blocks = step.context_lens.size * geometry.kv_heads * attend_few.BLOCKS
-        return (
-            self._paths.few_attend
-            and not (self.deterministic or step.tiles)
-            and self.device.loader.arch == "sm_90a"
-            and attend_few.serves(geometry.head_dim)
-            and blocks <= 2 * self.device.multiprocessors
-        )
-
     def attention(self, q: Array, kv: KvLayer, step: StepArrays, geometry: Geometry) -> Array:
         assert isinstance(step, CudaStep)
-        q, rotation = (q.qkv, q.rotation) if isinstance(q, Projected) else (q, None)
-        d, sequences = geometry.head_dim, step.context_lens.size
-        little = self.device.shared_limit < DEEP_SHARED
-        out = self._take("attended", len(q), geometry.heads * d)
-        shared = (
-            self.device, self._bf16 is not False, q, kv.keys, kv.values, step.block_tables, step.table_rows,
-            step.context_lens, step.query_start,
-        )  # fmt: skip
-        window = geometry.window or 0
-        if rotation is not None:
-            attend_few.attend_few(
-                *shared, step.first_page, out, scale=geometry.scale, rotation=rotation, window=window
-            )
-        elif step.decodes:
-            blocks = attend_decode.grid_blocks(self.device.multiprocessors, d)
-            slots = attend_decode.partial_slots(blocks, sequences, geometry.kv_heads)
-            width = geometry.heads // geometry.kv_heads * (d + attend_decode.EXTRA)
-            partials = self._arena.take("partials", (slots, width), cp.float32)
-            arrivals = self._arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
-            attend_decode.attend_decode(
-                *shared, step.first_page, out, partials, arrivals, blocks=blocks, scale=geometry.scale,
-                window=window, little=little, at_once=blocks // self.device.multiprocessors,
-            )  # fmt: skip
-        if step.tiles:
-            many = len(q) if self._paths.two_tiles and not self.deterministic else 0
-            attend_prefill.attend_prefill(
-                *shared, step.first_tile, out, tiles=step.tiles, scale=geometry.scale, window=window,
-                little=little, shape=attend_prefill.shape_for(d, many, self.device.loader.arch),
-            )  # fmt: skip
-        return out
+        assert isinstance(kv, PagedKv)
+        return self._attention.attend(self._bf16 is not False, q, kv, step, geometry)
 
     def silu_mul(self, gate_up: Array) -> Scaled:
         bf16 = self._bf16 is not False

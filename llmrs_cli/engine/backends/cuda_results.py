@@ -45,6 +45,8 @@ class Projected:
     qkv: Any
     """(T, (Hq + 2·Hkv)·D) 16-bit"""
     rotation: attend_few.Rotation
+    q: Any = None
+    """(T, Hq, D) 16-bit queries of the prompts beside them"""
 
 
 @dataclass(frozen=True, slots=True)

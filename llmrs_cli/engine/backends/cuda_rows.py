@@ -56,6 +56,10 @@ class CudaStep(StepArrays):
     """Tiles to launch, a power of two, or 0"""
     decodes: bool
     """Some sequence has one query"""
+    few: int
+    """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them"""
+    sequences: int
+    """At least as many as the step has"""
     reports: int
     """Alternatives to report beside drawn tokens; -1: no log-probabilities"""
 
@@ -67,8 +71,8 @@ class CudaStep(StepArrays):
     """(rows, P) i32 tokens of every row"""
 
     @property
-    def key(self) -> tuple[int, int, bool]:
-        return self.ids.size, self.tiles, self.decodes
+    def key(self) -> tuple[int, ...]:
+        return self.ids.size, self.tiles, self.decodes, self.few, self.sequences
 
     def gather(self, device: Device, scores: int = 0) -> None:
         """Fill ids and slots from the row state, and the targets of `scores` tokens.
@@ -85,14 +89,22 @@ class CudaRows(Rows):
     """`Rows` on the GPU."""
 
     def __init__(
-        self, limits: RowLimits, device: Device, arena: Arena, stream: Any, shares: int, fixed: bool = False
+        self,
+        limits: RowLimits,
+        device: Device,
+        arena: Arena,
+        stream: Any,
+        shares: int,
+        fixed: bool = False,
+        few: Sequence[int] = (),
     ) -> None:
-        """`shares`: blocks of decode attention for each key head; `fixed` as in `stage`."""
+        """`shares`: blocks of decode attention for each key head; `fixed` and `few` as in `stage`."""
         self.limits = limits
         self._arena = arena
         self._stream = stream
         self._shares = shares
         self._fixed = fixed
+        self._few = few
         self._device = device
         width = ceil_div(limits.context, PAGE)
         rows = limits.rows
@@ -151,7 +163,7 @@ class CudaRows(Rows):
 
     def begin(self, batch: StepBatch) -> CudaStep:
         self._stream.use()
-        staged = stage(batch, self.limits.rows, self._shares, self._fixed)
+        staged = stage(batch, self.limits.rows, self._shares, self._fixed, self._few)
         sampled = batch.rows if staged.sizes.samples == len(batch.rows) else batch.rows[batch.samples]
         step = self._step(staged, int(self._logprobs[sampled].max(initial=-1)))
         runs = list(self._edits())
@@ -173,7 +185,8 @@ class CudaRows(Rows):
 
         Only what varies freely moves at a given padded token count, and no recorded body reads it.
         """
-        key = staged.sizes, staged.tiles, staged.decodes, reports, self._arena.generation
+        shape = staged.tiles, staged.decodes, staged.few, staged.sequences
+        key = staged.sizes, *shape, reports, self._arena.generation
         step = self._steps.get(key)
         if step is None:
             if len(self._steps) >= KNOWN_STEPS:
@@ -207,6 +220,8 @@ class CudaRows(Rows):
             first_tile=part["first_tile"],
             tiles=staged.tiles,
             decodes=staged.decodes,
+            few=staged.few,
+            sequences=staged.sequences,
             reports=reports,
             words=whole,
             token_rows=part["token_rows"],

@@ -9,6 +9,7 @@ recorded graph finds it there. Where the words go and how they get there is `cud
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, StepBatch
 from llmrs_cli.engine.backends.rows import expand
+from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.attend_decode import chunk_pages
 from llmrs_cli.kernels.attend_prefill import TILE
 from llmrs_cli.kernels.launch import ceil_div
@@ -89,12 +91,16 @@ class Staged:
     """Tiles of prefill attention to launch, a power of two, or 0."""
     decodes: bool
     """Some sequence has one query."""
+    few: int
+    """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them."""
+    sequences: int
+    """At least as many as the step has, at most as many as there are rows."""
 
 
-def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False) -> Staged:
+def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Sequence[int] = ()) -> Staged:
     """The words of a step for an engine of `rows` rows; `shares`: blocks of decode attention a key head.
 
-    `fixed`: whole tiles of tokens, and prefill attention for all, so that one token's sums are always the same.
+    `few`: numbers of blocks that `attend_few` may take (`attend_few.sizes`). `fixed`: whole tiles of tokens, and prefill attention for all, so that one token's sums are always the same.
     """
     counts, count = batch.counts, len(batch.counts)
     ends = np.cumsum(counts, dtype=np.int32)
@@ -129,7 +135,24 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False) -> Stag
     words[at["sample_rows"]] = batch.rows[drawn]
     if scored:
         words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
-    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]))
+    return Staged(
+        sizes,
+        words,
+        _power_of_two(tiles),
+        decodes=bool(first_page[-2]),
+        few=_few(contexts if decode is None else contexts[decode], rows, shares, few),
+        sequences=min(padded(count), rows),
+    )
+
+
+def _few(contexts: Ints, rows: int, shares: int, sizes: Sequence[int]) -> int:
+    """Blocks of `attend_few` for sequences that decode; as for the padded number of them, lest recordings multiply."""
+    count = len(contexts)
+    if not (sizes and count):
+        return 0
+    return attend_few.choose(
+        sizes, shares, min(padded(count), rows), int(contexts.max()), int(contexts.sum())
+    )
 
 
 def _decode_pages(contexts: Ints, decode: NDArray[np.bool_] | None) -> Ints:

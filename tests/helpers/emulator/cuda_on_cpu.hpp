@@ -207,8 +207,10 @@ void launch(void (*kernel)(P...), const int* grid, int threads, const u64* slots
     for (int i : order) state = run(i, state);
 #endif
 }
-#define KERNEL_ENTRY(NAME)                                                                                   \
+static int cluster_size = 1;  // blocks that share what they have in shared memory
+#define KERNEL_ENTRY(NAME, CLUSTER)                                                                          \
     extern "C" void run_##NAME(const int* grid, int threads, const u64* slots, unsigned seed) {             \
+        cluster_size = CLUSTER;                                                                              \
         launch(NAME, grid, threads, slots, seed);                                                            \
     }
 
@@ -306,29 +308,29 @@ inline bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine) !
 template <class T> T __shfl_xor_sync(u32 mask, T value, int by) { return __shfl_sync(mask, value, my_lane() ^ by); }
 
 #ifdef TOGETHER
-// ---- clusters of eight blocks ---------------------------------------------------------------------------
+// ---- clusters of blocks ---------------------------------------------------------------------------------
 
-constexpr int CLUSTER = 8;
 struct Cluster {
     std::mutex mutex;
     std::condition_variable changed;
     int arrived = 0;
     unsigned generation = 0;
-    u8* shared[CLUSTER] = {};
+    u8* shared[8] = {};
 };
 inline std::map<int, Cluster> clusters;
 inline std::mutex clusters_mutex;
 inline Cluster& my_cluster() {
     std::lock_guard held(clusters_mutex);
-    return clusters[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) / CLUSTER];
+    return clusters[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) / cluster_size];
 }
 // The last thread of each block waits for the other blocks, and the others for it.
-inline void cluster_sync() {
+inline void cluster_arrive() {}
+inline void cluster_wait() {
     meet(block.all, threadIdx.x, nullptr, [](void**) {
         Cluster& cluster = my_cluster();
         std::unique_lock held(cluster.mutex);
-        cluster.shared[blockIdx.x % CLUSTER] = shared_memory;
-        if (++cluster.arrived == CLUSTER) {
+        cluster.shared[blockIdx.x % cluster_size] = shared_memory;
+        if (++cluster.arrived == cluster_size) {
             cluster.arrived = 0, cluster.generation++;
             cluster.changed.notify_all();
         } else {

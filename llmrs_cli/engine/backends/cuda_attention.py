@@ -1,0 +1,112 @@
+"""Attention on the GPU: which kernel turns the projection into queries, keys and values, and which one reads the pages.
+
+Prompts go through `rope_store` and `attend_prefill`. Sequences with one query have blocks of their own where all find
+room at once (`attend_few`, which turns them itself), and share one grid evenly where not (`attend_decode`); the staging
+chooses. Theirs comes last, since beside prompts it waits for nothing but the end: it runs while theirs runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cupy as cp
+
+from llmrs_cli.engine.arrays import Array
+from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_results import PagedKv, Projected
+from llmrs_cli.engine.backends.cuda_rows import CudaStep
+from llmrs_cli.engine.backends.handles import Geometry
+from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill
+from llmrs_cli.kernels.attend_few import Rotation
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.linear_small import DEEP_SHARED
+from llmrs_cli.kernels.rope_store import rope_store
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """The attention of one backend, with buffers in its arena."""
+
+    device: CudaDevice
+    arena: Arena
+    two_tiles: bool
+    """Whether prefill attention of many tokens takes two tiles a block"""
+
+    @property
+    def little(self) -> bool:
+        """Whether a block gets less than 160 KiB of shared memory."""
+        return self.device.shared_limit < DEEP_SHARED
+
+    def shares(self, kv_heads: int, head_dim: int) -> int:
+        """Blocks of decode attention for each key head."""
+        return max(attend_decode.grid_blocks(self.device.multiprocessors, head_dim) // kv_heads, 1)
+
+    def few_sizes(self, head_dim: int) -> tuple[int, ...]:
+        """Numbers of blocks that `attend_few` may take."""
+        return attend_few.sizes(head_dim, self.device.loader.arch, self.little)
+
+    def turn(
+        self, bf16: bool, qkv: Array, rotation: Rotation, kv: PagedKv, step: CudaStep, geometry: Geometry
+    ) -> Array | Projected:
+        """Queries of the projection qkv (T, (Hq + 2·Hkv)·D); keys and values go to their pages, now or in `attend`."""
+        if step.few and not step.tiles:
+            return Projected(qkv, rotation)
+        q = self.arena.take("q", (len(qkv), geometry.heads, geometry.head_dim), cp.uint16)
+        rope_store(
+            self.device, bf16, qkv, step.positions, step.slots, rotation.table, (rotation.q_norm, rotation.k_norm),
+            rotation.eps, q, kv.keys, kv.values, step.first_tile if step.few else None,
+        )  # fmt: skip
+        return Projected(qkv, rotation, q) if step.few else q
+
+    def attend(
+        self, bf16: bool, q: Array | Projected, kv: PagedKv, step: CudaStep, geometry: Geometry
+    ) -> Array:
+        """(T, Hq·D) 16-bit, of what `turn` gave."""
+        queries, qkv = (q.q, q.qkv) if isinstance(q, Projected) else (q, q)
+        out = self.arena.take("attended", (len(qkv), geometry.heads * geometry.head_dim), cp.uint16)
+        if step.tiles:
+            self._prefill(bf16, queries, kv, step, geometry, out)
+        if isinstance(q, Projected):
+            self._few(bf16, q, kv, step, geometry, out)
+        elif step.decodes:
+            self._decode(bf16, q, kv, step, geometry, out)
+        return out
+
+    def _prefill(
+        self, bf16: bool, q: Array, kv: PagedKv, step: CudaStep, geometry: Geometry, out: Array
+    ) -> None:
+        many = len(q) if self.two_tiles else 0
+        attend_prefill.attend_prefill(
+            self.device, bf16, q, *_pages(kv, step), step.first_tile, out, tiles=step.tiles,
+            scale=geometry.scale, window=geometry.window or 0, little=self.little,
+            shape=attend_prefill.shape_for(geometry.head_dim, many, self.device.loader.arch),
+        )  # fmt: skip
+
+    def _few(
+        self, bf16: bool, q: Projected, kv: PagedKv, step: CudaStep, geometry: Geometry, out: Array
+    ) -> None:
+        attend_few.attend_few(
+            self.device, bf16, q.qkv, *_pages(kv, step), step.first_page, out,
+            plan=attend_few.default_plan(geometry.head_dim, step.few, self.little), scale=geometry.scale,
+            rotation=q.rotation, window=geometry.window or 0, count=step.sequences, late=step.tiles > 0,
+        )  # fmt: skip
+
+    def _decode(
+        self, bf16: bool, q: Array, kv: PagedKv, step: CudaStep, geometry: Geometry, out: Array
+    ) -> None:
+        d, sequences = geometry.head_dim, step.context_lens.size
+        blocks = attend_decode.grid_blocks(self.device.multiprocessors, d)
+        slots = attend_decode.partial_slots(blocks, sequences, geometry.kv_heads)
+        width = geometry.heads // geometry.kv_heads * (d + attend_decode.EXTRA)
+        partials = self.arena.take("partials", (slots, width), cp.float32)
+        arrivals = self.arena.take("arrivals", (sequences * geometry.kv_heads,), cp.int32)
+        attend_decode.attend_decode(
+            self.device, bf16, q, *_pages(kv, step), step.first_page, out, partials, arrivals,
+            blocks=blocks, scale=geometry.scale, window=geometry.window or 0, little=self.little,
+            at_once=blocks // self.device.multiprocessors, late=step.tiles > 0,
+        )  # fmt: skip
+
+
+def _pages(kv: PagedKv, step: CudaStep) -> tuple[Array, Array, Array, Array, Array, Array]:
+    """Where keys and values are, and whose they are."""
+    return kv.keys, kv.values, step.block_tables, step.table_rows, step.context_lens, step.query_start

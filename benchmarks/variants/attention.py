@@ -1,35 +1,80 @@
-"""Decode attention behind its projection: rotation in a kernel of its own, or clusters of blocks that rotate themselves."""
+"""Decode attention behind its projection: rotation in a kernel of its own and one even grid, or blocks for each sequence."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from benchmarks.chain import chain_us
-from benchmarks.variants.steps import decode_case
+from benchmarks.variants.steps import DecodeCase, decode_case
 from benchmarks.variants.table import Table
+from llmrs_cli.kernels import attend_decode, attend_few
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 
-CASES = (
-    ([300], 28, 4, 128), ([1000], 28, 4, 128), ([4096], 28, 4, 128), ([32768], 28, 4, 128),
-    ([384] * 8, 28, 4, 128), ([384] * 16, 28, 4, 128), ([384] * 64, 28, 4, 128), ([384] * 256, 28, 4, 128),
-    ([4096] * 8, 28, 4, 128), ([4096] * 64, 28, 4, 128), ([384], 14, 2, 64), ([384] * 16, 14, 2, 64),
-    ([384] * 64, 14, 2, 64),
-)  # fmt: skip
-KV_BYTES = 1_500_000_000
+HEADS = {"7b": (28, 4, 128), "3b": (16, 2, 128), "0.5b": (14, 2, 64)}
+"""Query heads, key heads, and their size."""
+UNEVEN = tuple(np.random.default_rng(0).integers(20, 621, 64).tolist())
+STEPS = {
+    "64 x 320": (320,) * 64,
+    "64 of 20 to 620": UNEVEN,
+    "63 x 320, 1 x 4096": (320,) * 63 + (4096,),
+    "32 x 320": (320,) * 32,
+    "16 x 384": (384,) * 16,
+    "8 x 4096": (4096,) * 8,
+    "1 x 300": (300,),
+    "1 x 2000": (2000,),
+    "1 x 32768": (32768,),
+}
+KV_BYTES = 800_000_000
+STAGES = {128: (2, 3), 64: (4, 2)}
+"""The default first."""
+
+
+def variants(
+    device: CudaDevice, case: DecodeCase, contexts: Sequence[int]
+) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Rotation and even grid first, then every number of blocks of which all run at once."""
+    yield "two kernels", case.two_kernels
+    kv_heads = case.kv[0][0].shape[1]
+    for blocks in attend_few.sizes(case.d, device.loader.arch, little=False):
+        if len(contexts) * kv_heads * blocks > 2 * device.multiprocessors:
+            continue
+        plan = attend_few.default_plan(case.d, blocks, little=False)
+        for stages in STAGES[case.d]:
+            yield (
+                f"{blocks} blocks, {stages} stages",
+                partial(case.one_kernel, plan=replace(plan, stages=stages)),
+            )
+
+
+def time_step(table: Table, device: CudaDevice, model: str, name: str) -> None:
+    contexts, (heads, kv_heads, d) = STEPS[name], HEADS[model]
+    copies = max(1, min(28, KV_BYTES // (sum(contexts) * kv_heads * d * 4)))
+    case = decode_case(device, contexts, heads, kv_heads, d, copies)
+    shares = attend_decode.grid_blocks(device.multiprocessors, d) // kv_heads
+    sizes = attend_few.sizes(d, device.loader.arch, little=False)
+    chosen = attend_few.choose(sizes, shares, len(contexts), max(contexts), sum(contexts))
+    for variant, launch in variants(device, case, contexts):
+        us = chain_us([partial(launch, layer) for layer in range(copies)])
+        default = f"{chosen} blocks, {STAGES[d][0]} stages" if chosen else "two kernels"
+        table.add(f"{model} {name}", variant, us, "chosen" if variant == default else "")
 
 
 def main() -> None:
     table = Table(Path(sys.argv[1]))
     device = CudaDevice(0, CubinCache(default_cache()))
-    for contexts, heads, kv_heads, d in CASES:
-        copies = max(1, min(28, KV_BYTES // (sum(contexts) * kv_heads * d * 4)))
-        case = decode_case(device, contexts, heads, kv_heads, d, copies)
-        for variant, launch in (("two kernels", case.two_kernels), ("clusters", case.one_kernel)):
-            us = chain_us([partial(launch, layer) for layer in range(len(case.kv))])
-            table.add(f"{len(contexts)} x {contexts[0]}, head {d}", variant, us)
+    for model, (_, _, d) in HEADS.items():
+        plan = attend_few.default_plan(d, 1, little=False)
+        device.build([attend_few.unit(True, d, replace(plan, stages=stages)) for stages in STAGES[d]])
+        for name in STEPS:
+            time_step(table, device, model, name)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from benchmarks.chain import from_bits, random_bits
 from benchmarks.variants.plans import FEW, units
 from benchmarks.variants.steps import decode_case
 from benchmarks.variants.table import Table
+from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.loader import CubinCache, default_cache
@@ -72,14 +73,18 @@ def attention(device: CudaDevice) -> Iterator[tuple[str, str, float]]:
         ([300], 28, 4, 128),
         ([384, 1, 64, 65, 1000], 28, 4, 128),
         ([200] * 9, 14, 2, 64),
+        ([320] * 64, 28, 4, 128),
+        ([320, 20] * 32, 16, 2, 128),
     ):
         case = decode_case(device, contexts, heads, kv_heads, d, copies=1)
         parts = case.two_kernels()
         wanted = [from_bits(part).copy() for part in parts]
-        case.forget_newest()
-        found = [from_bits(part) for part in case.one_kernel()]
         name = f"attention {len(contexts)} x {contexts[0]}, head {d}"
-        yield name, "clusters", max(relative(a, b) for a, b in zip(found, wanted, strict=True))
+        for blocks in attend_few.sizes(d, device.loader.arch, little=False):
+            case.forget_newest()
+            plan = attend_few.default_plan(d, blocks, little=False)
+            found = [from_bits(part) for part in case.one_kernel(plan=plan)]
+            yield name, f"{blocks} blocks", max(relative(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 def main() -> None:

@@ -60,10 +60,12 @@ class Filler:
 
     def _words(self, order: Layout, weight: Words4, stream: Bytes, tiles: slice) -> None:
         own = weight.outputs(slice(tiles.start * LANES, tiles.stop * LANES))
-        loop, each = (self.loops.from_awq, 2) if weight.kind == "awq" else (self.loops.from_gptq, LANES)
+        awq = weight.kind == "awq"
+        first, count = tiles.start * (2 if awq else LANES), tiles.stop - tiles.start
         scales, zeros = (_as_words(values, order) for values in (own.scales, own.plain_zeros()))
-        count = tiles.stop - tiles.start
-        loop(stream.view(np.uint32), _sizes(order), weight.codes, scales, zeros, each * tiles.start, count)
+        self.loops.from_words(
+            stream.view(np.uint32), _sizes(order), int(awq), weight.codes, scales, zeros, first, count
+        )
 
     def _tiles(self, order: Layout, weight: Tiles4, stream: Bytes, tiles: slice) -> None:
         units = weight.tiles.view(np.uint32)[tiles.start // UNIT_TILES : -(-tiles.stop // UNIT_TILES)]

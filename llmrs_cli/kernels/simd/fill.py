@@ -55,44 +55,47 @@ def turned(a, b, c, d, e, f, g, h):
     return a, b, c, d, e, f, g, h
 
 
+@inner
+def put_outputs(stream, to, tile_size, words, k, first, tiles):
+    """A word of each lane from rows `k` … `k` + 7, whose columns have eight outputs each, in AWQ's order."""
+    for half in range(2 * tiles):
+        at = first + half
+        lanes = turned(
+            words[k, at],
+            words[k + 1, at],
+            words[k + 2, at],
+            words[k + 3, at],
+            words[k + 4, at],
+            words[k + 5, at],
+            words[k + 6, at],
+            words[k + 7, at],
+        )
+        near = to + half // 2 * tile_size + half % 2 * 8
+        for nibble in range(4):  # even outputs first, then odd ones
+            stream[near + 2 * nibble] = lanes[nibble]
+            stream[near + 2 * nibble + 1] = lanes[nibble + 4]
+
+
+@inner
+def put_inputs(stream, to, tile_size, words, k, first, tiles):
+    """A word of each lane from row `k`, whose columns have eight inputs each, in order."""
+    for tile in range(tiles):
+        for lane in range(LANES):
+            stream[to + tile * tile_size + lane] = words[k, first + tile * LANES + lane]
+
+
 @unlocked
-def from_awq(stream, sizes, words, scales, zeros, first, tiles):
-    """words (K, N/8): eight outputs in AWQ's order, those of the first tile in column `first`."""
+def from_words(stream, sizes, by_outputs, words, scales, zeros, first, tiles):
+    """words (K, N/8) of AWQ, `by_outputs`, or (K/8, N) of GPTQ; the first tile's begin in column `first`."""
     tile_size, group_size, head, across = sizes
     for group in range(scales.shape[0]):
         put_heads(stream, sizes, group, scales, zeros, tiles)
         for word in range(across):
-            k, near = 8 * (group * across + word), group * group_size + head + word * LANES
-            for column in range(2 * tiles):
-                at = first + column
-                lanes = turned(
-                    words[k, at],
-                    words[k + 1, at],
-                    words[k + 2, at],
-                    words[k + 3, at],
-                    words[k + 4, at],
-                    words[k + 5, at],
-                    words[k + 6, at],
-                    words[k + 7, at],
-                )
-                to = near + column // 2 * tile_size + column % 2 * 8
-                for nibble in range(4):  # even outputs first, then odd ones
-                    stream[to + 2 * nibble] = lanes[nibble]
-                    stream[to + 2 * nibble + 1] = lanes[nibble + 4]
-
-
-@unlocked
-def from_gptq(stream, sizes, words, scales, zeros, first, tiles):
-    """words (K/8, N): eight inputs in order, those of the first tile's first output in column `first`."""
-    tile_size, group_size, head, across = sizes
-    for group in range(scales.shape[0]):
-        put_heads(stream, sizes, group, scales, zeros, tiles)
-        for word in range(across):
-            near = group * group_size + head + word * LANES
-            for tile in range(tiles):
-                for lane in range(LANES):
-                    at = first + tile * LANES + lane
-                    stream[near + tile * tile_size + lane] = words[group * across + word, at]
+            k, to = group * across + word, group * group_size + head + word * LANES
+            if by_outputs:
+                put_outputs(stream, to, tile_size, words, 8 * k, first, tiles)
+            else:
+                put_inputs(stream, to, tile_size, words, k, first, tiles)
 
 
 @unlocked

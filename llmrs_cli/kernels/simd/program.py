@@ -64,12 +64,11 @@ SIGNATURES: dict[Any, tuple[Any, ...]] = {
         *(INDICES, VALUES, INDICES, MASK, INDICES, FLAGS),
     ),
     logprobs.score: (INT, BOARD, ROWS, INDICES, VALUES, FLAGS, TABLE, ROWS),
-    fill.from_awq: (WORDS, SIZES, MASK, MASK, MASK, INT, INT),
-    fill.from_gptq: (WORDS, SIZES, MASK, MASK, MASK, INT, INT),
+    fill.from_words: (WORDS, SIZES, INT, MASK, MASK, MASK, INT, INT),
     fill.from_tiles: (WORDS, SIZES, UNITS, INT, WORDS, INT),
     HELP_OUT: (BOARD,),
 }
-LATER = (fill.from_awq, fill.from_gptq, fill.from_tiles, layer.silu_mul, layer.rotate, layer.store_kv)
+LATER = (fill.from_words, fill.from_tiles, layer.silu_mul, layer.rotate, layer.store_kv)
 """Loops that few models need, and single ones of what is fused elsewhere: compiled when they are first called."""
 
 
@@ -87,8 +86,7 @@ class Program:
     store_kv: Loop
     draw: Loop
     score: Loop
-    from_awq: Loop
-    from_gptq: Loop
+    from_words: Loop
     from_tiles: Loop
     help_out: Loop
     notice: str | None
@@ -119,7 +117,7 @@ def load(folder: Path | None) -> Program:
         for loop in SIGNATURES:
             if loop not in LATER:
                 _compile(loop, keep=place is not None)
-    from_awq, from_gptq, from_tiles, silu_mul, rotate, store_kv = (
+    from_words, from_tiles, silu_mul, rotate, store_kv = (
         partial(_when_called, loop, place, Lock()) for loop in LATER
     )
     dots, panels, attend, finish, draw, score = (share.address for share in shares)
@@ -134,8 +132,7 @@ def load(folder: Path | None) -> Program:
         store_kv=store_kv,
         draw=partial(sample.draw, draw),
         score=partial(logprobs.score, score),
-        from_awq=from_awq,
-        from_gptq=from_gptq,
+        from_words=from_words,
         from_tiles=from_tiles,
         help_out=HELP_OUT,
         notice=notice,

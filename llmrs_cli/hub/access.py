@@ -47,7 +47,7 @@ class HubAccess:
             good = False
         if (
             not good
-            or "@" in parts.netloc
+            or "@" in self.endpoint  # a password may hold a slash, which ends the host for whoever reads it
             or parts.query
             or parts.fragment
             or not self.endpoint.isprintable()

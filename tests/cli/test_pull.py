@@ -104,6 +104,19 @@ def test_progress_is_drawn_on_a_terminal_and_never_in_a_pipe(llmrs: Run, online:
 # -- what is refused ----------------------------------------------------------------------------------
 
 
+def test_an_address_with_a_password_is_refused_before_anybody_is_asked(
+    llmrs: Run, online: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", online.endpoint.replace("://", "://user:1/@"))
+    result = llmrs("pull", "a/b")
+    assert result.exit_code == ExitCode.USAGE
+    assert result.stderr.splitlines() == [
+        f"llmrs: HF_ENDPOINT is not the address of a Hub: {online.endpoint.partition('://')[2]!r}.",
+        "       It looks like https://host or http://host:port.",
+    ]
+    assert not online.seen
+
+
 def test_what_does_not_fit_is_refused_before_the_first_weight(
     llmrs: Run, online: FakeHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,9 @@ def test_these_are_addresses_of_a_hub(endpoint: str) -> None:
         "http://[::1",
         "https://host?token=1",
         "https://host#part",
+        "https://user:1/@hub",
+        "https://user@hub",
+        "https://host/user:2@hub",
         "https://ho\tst",
         "https://host\x1b[31m",
     ],
@@ -98,7 +101,7 @@ def test_these_are_none(endpoint: str) -> None:
     assert said.isprintable()
 
 
-@given(password=st.text("0123456789:?#%", min_size=8, max_size=12))
+@given(password=st.text("0123456789:?#%/@", min_size=8, max_size=12))
 def test_a_password_in_an_address_is_refused_and_never_shown(password: str) -> None:
     assert password not in refusal(f"https://user:{password}@hub.example")
 

@@ -204,8 +204,9 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
     if (p.late) wait_for_previous();  // the kernels after this one count on it
 }
 
+// Of so many registers a multiprocessor has enough for two blocks beside one of attend_prefill.
 #define KERNEL(NAME, BLOCKS, CLUSTER)                                                                                 \
-    extern "C" __global__ void CLUSTER __launch_bounds__(WARPS * 32) NAME(                                            \
+    extern "C" __global__ void CLUSTER __maxnreg__(144) NAME(                                                         \
         const HALF* qkv, HALF* keys, HALF* values, const int* tables, const int* rows, const int* contexts,           \
         const int* query_start, const int* first_page, HALF* out, const float* rotations, const float* q_norm,        \
         const float* k_norm, float eps, float scale, int table_width, int kv_heads, int group, int window,            \

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from llmrs_cli.kernels import attend_few, attend_prefill
 from llmrs_cli.kernels.catalog import all_units, candidate_units, head_units, packed_units
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
 from llmrs_cli.kernels.resources import Resources, parse
@@ -42,6 +43,23 @@ def test_there_are_not_too_many_units(arch: str) -> None:
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_no_kernel_takes_local_memory(arch: str) -> None:
     assert spills_of(all_units(arch), arch) == []
+
+
+@pytest.mark.parametrize("head_dim", [96, 128])
+def test_two_blocks_that_decode_find_registers_beside_one_of_prompts(head_dim: int) -> None:
+    plan = attend_few.default_plan(head_dim, 1, little=False)
+    prompts = attend_prefill.unit(True, head_dim, attend_prefill.shape_for(head_dim))
+    (most, *_), (beside, *_) = (
+        sorted((kernel.registers for kernel in parse(compile_unit(unit, "sm_90a").log)), reverse=True)
+        for unit in (attend_few.unit(True, head_dim, plan), prompts)
+    )
+    threads = 32 * plan.warps
+    assert threads * (2 * in_eights(most) + in_eights(beside)) <= 1 << 16
+
+
+def in_eights(registers: int) -> int:
+    """What a thread is given."""
+    return -(-registers // 8) * 8
 
 
 @pytest.mark.parametrize("head_dim", GOLDEN_HEAD_DIMS)

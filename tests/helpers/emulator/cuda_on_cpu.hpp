@@ -31,6 +31,7 @@
 #define __align__(n) __attribute__((aligned(n)))
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
+#define __maxnreg__(...)
 #define __restrict__
 #ifndef BF16
 #define BF16 1

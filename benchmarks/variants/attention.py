@@ -24,7 +24,10 @@ UNEVEN = tuple(np.random.default_rng(0).integers(20, 621, 64).tolist())
 STEPS = {
     "64 x 320": (320,) * 64,
     "64 of 20 to 620": UNEVEN,
+    "63 x 320, 1 x 1000": (320,) * 63 + (1000,),
     "63 x 320, 1 x 4096": (320,) * 63 + (4096,),
+    "128 x 320": (320,) * 128,
+    "256 x 320": (320,) * 256,
     "32 x 320": (320,) * 32,
     "16 x 384": (384,) * 16,
     "8 x 4096": (4096,) * 8,
@@ -40,11 +43,11 @@ STAGES = {128: (2, 3), 64: (4, 2)}
 def variants(
     device: CudaDevice, case: DecodeCase, contexts: Sequence[int]
 ) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Rotation and even grid first, then every number of blocks of which all run at once."""
+    """Rotation and even grid first, then every number of blocks of which all run at once, and one even where not."""
     yield "two kernels", case.two_kernels
     kv_heads = case.kv[0][0].shape[1]
     for blocks in attend_few.sizes(case.d, device.loader.arch, little=False):
-        if len(contexts) * kv_heads * blocks > 2 * device.multiprocessors:
+        if blocks > 1 and len(contexts) * kv_heads * blocks > 2 * device.multiprocessors:
             continue
         plan = attend_few.default_plan(case.d, blocks, little=False)
         for stages in STAGES[case.d]:

@@ -133,7 +133,7 @@ def attend_few(
 
     qkv (T, (Hq + 2·Hkv)·D) 16-bit, the projection as it is; the newest keys and values are stored in their pages;
     the other arrays as those of `attend_decode`. Those that describe the step must be complete before its first kernel.
-    Sequences from `count` on (None: all) have no query; some sequence before it decodes. `late`: behind
+    Sequences from `count` on (None: all) do not decode, and some sequence before it does. `late`: behind
     `attend_prefill`, beside which it runs; the projection is then complete when it begins.
     """
     sequences, width = rows.size, tables.shape[1]

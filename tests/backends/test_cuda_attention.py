@@ -40,23 +40,32 @@ def decoding(*contexts: int) -> list[tuple[int, int, int, bool]]:
 )
 def test_the_fewer_sequences_the_more_blocks_each_has(count: int, blocks: int) -> None:
     made = stage(batch(*decoding(*[320] * count)), 256, SHARES, few=SIZES)
-    assert made.few == blocks and made.sequences == padded(count)
+    assert made.few == blocks and made.reached == (padded(count) if blocks else 0)
 
 
 def test_a_recording_holds_for_every_number_of_sequences_that_is_padded_to_it() -> None:
     found = {
-        (made.sizes.tokens, made.few, made.sequences)
+        (made.sizes.tokens, made.few, made.reached)
         for count in range(25, 33)
         for made in [stage(batch(*decoding(*[320] * count)), 256, SHARES, few=SIZES)]
     }
     assert found == {(32, 2, 32)}
 
 
+def test_beside_prompts_numbers_are_rounded_to_powers_of_two() -> None:
+    keys = set()
+    for count in range(33, 65):
+        made = stage(batch(*decoding(*[320] * count), (64, 0, 256 - count, False)), 256, SHARES, few=SIZES)
+        keys.add((made.sizes.tokens, made.few, made.reached, made.tiles))
+    assert keys == {(256, 1, 64, 4)}
+
+
 def test_prompts_beside_them_take_no_blocks_from_those_that_decode() -> None:
     chunks = [*decoding(*[320] * 64), (64, 0, 128, False)]
     made = stage(batch(*chunks), 256, SHARES, few=SIZES)
-    assert (made.few, made.sequences, made.tiles) == (1, 80, 2)
-    assert stage(batch(*chunks), 65, SHARES, few=SIZES).sequences == 65
+    assert (made.few, made.reached, made.tiles) == (1, 64, 2)
+    behind = stage(batch(*chunks[60:], *chunks[:60]), 65, SHARES, few=SIZES)
+    assert (behind.few, behind.reached, behind.tiles) == (1, 65, 2)
 
 
 @pytest.mark.parametrize(
@@ -88,10 +97,10 @@ def test_every_sequence_of_a_step_has_its_blocks(chunks: list[tuple[int, int]], 
         few=SIZES,
     )
     contexts = [start + count for start, count in chunks if count == 1]
-    assert len(chunks) <= made.sequences <= 80
-    assert not made.few or made.decodes
     assert made.few * len(contexts) <= shares
+    assert made.reached <= 80 and bool(made.reached) == bool(made.few)
     if made.few:
+        assert made.decodes and all(count > 1 for _, count in chunks[made.reached :])
         assert max(contexts) / made.few <= attend_few.SPREAD * sum(contexts) / shares + attend_few.FREE_TOKENS
 
 
@@ -147,7 +156,7 @@ def test_beside_prompts_decode_attention_comes_last_and_does_not_wait(backend: A
     assert seen.names == ["rope_store", "attend_prefill", f"attend_few_{seen.step.few}"]
     rope, _, few = seen.launches
     assert rope[2] == 70  # rows in whose sequences it looks for the first prompt
-    assert few[1].grid[1] == 24 and few[2] == 1
+    assert few[1].grid[1] == 32 and few[2] == 1
 
 
 def test_one_long_context_is_shared_by_the_whole_grid(backend: Any, tmp_path: Any) -> None:

@@ -88,7 +88,7 @@ class Attention:
         attend_few.attend_few(
             self.device, bf16, q.qkv, *_pages(kv, step), step.first_page, out,
             plan=attend_few.default_plan(geometry.head_dim, step.few, self.little), scale=geometry.scale,
-            rotation=q.rotation, window=geometry.window or 0, count=step.sequences, late=step.tiles > 0,
+            rotation=q.rotation, window=geometry.window or 0, count=step.reached, late=step.tiles > 0,
         )  # fmt: skip
 
     def _decode(

@@ -58,8 +58,8 @@ class CudaStep(StepArrays):
     """Some sequence has one query"""
     few: int
     """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them"""
-    sequences: int
-    """At least as many as the step has"""
+    reached: int
+    """Sequences that it must look at to meet all of them"""
     reports: int
     """Alternatives to report beside drawn tokens; -1: no log-probabilities"""
 
@@ -72,7 +72,7 @@ class CudaStep(StepArrays):
 
     @property
     def key(self) -> tuple[int, ...]:
-        return self.ids.size, self.tiles, self.decodes, self.few, self.sequences
+        return self.ids.size, self.tiles, self.decodes, self.few, self.reached
 
     def gather(self, device: Device, scores: int = 0) -> None:
         """Fill ids and slots from the row state, and the targets of `scores` tokens.
@@ -185,7 +185,7 @@ class CudaRows(Rows):
 
         Only what varies freely moves at a given padded token count, and no recorded body reads it.
         """
-        shape = staged.tiles, staged.decodes, staged.few, staged.sequences
+        shape = staged.tiles, staged.decodes, staged.few, staged.reached
         key = staged.sizes, *shape, reports, self._arena.generation
         step = self._steps.get(key)
         if step is None:
@@ -221,7 +221,7 @@ class CudaRows(Rows):
             tiles=staged.tiles,
             decodes=staged.decodes,
             few=staged.few,
-            sequences=staged.sequences,
+            reached=staged.reached,
             reports=reports,
             words=whole,
             token_rows=part["token_rows"],

@@ -93,14 +93,15 @@ class Staged:
     """Some sequence has one query."""
     few: int
     """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them."""
-    sequences: int
-    """At least as many as the step has, at most as many as there are rows."""
+    reached: int
+    """Sequences that it must look at to meet all of them, rounded up."""
 
 
 def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Sequence[int] = ()) -> Staged:
     """The words of a step for an engine of `rows` rows; `shares`: blocks of decode attention a key head.
 
-    `few`: numbers of blocks that `attend_few` may take (`attend_few.sizes`). `fixed`: whole tiles of tokens, and prefill attention for all, so that one token's sums are always the same.
+    `fixed`: whole tiles of tokens, and prefill attention for all, so that one token's sums are always the same. `few`:
+    numbers of blocks that `attend_few` may take (`attend_few.sizes`).
     """
     counts, count = batch.counts, len(batch.counts)
     ends = np.cumsum(counts, dtype=np.int32)
@@ -135,24 +136,27 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     words[at["sample_rows"]] = batch.rows[drawn]
     if scored:
         words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
-    return Staged(
-        sizes,
-        words,
-        _power_of_two(tiles),
-        decodes=bool(first_page[-2]),
-        few=_few(contexts if decode is None else contexts[decode], rows, shares, few),
-        sequences=min(padded(count), rows),
-    )
+    blocks, reached = _few(contexts, decode, rows, shares, few)
+    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]), blocks, reached)
 
 
-def _few(contexts: Ints, rows: int, shares: int, sizes: Sequence[int]) -> int:
-    """Blocks of `attend_few` for sequences that decode; as for the padded number of them, lest recordings multiply."""
-    count = len(contexts)
-    if not (sizes and count):
-        return 0
-    return attend_few.choose(
-        sizes, shares, min(padded(count), rows), int(contexts.max()), int(contexts.sum())
-    )
+def _few(
+    contexts: Ints, decode: NDArray[np.bool_] | None, rows: int, shares: int, sizes: Sequence[int]
+) -> tuple[int, int]:
+    """Blocks of `attend_few` for each key head, and the sequences it must reach, or zeros.
+
+    `decode` as in `_decode_pages`. Both follow from numbers that are rounded up, lest recordings multiply: as the
+    tokens of a step that only decodes, and in larger steps beside prompts, whose recordings differ in more.
+    """
+    if decode is not None:
+        (places,) = decode.nonzero()
+        contexts = contexts[places]
+    if not (sizes and contexts.size):
+        return 0, 0
+    last, up = (contexts.size, padded) if decode is None else (int(places[-1]) + 1, _power_of_two)
+    count = min(up(contexts.size), rows)
+    blocks = attend_few.choose(sizes, shares, count, int(contexts.max()), int(contexts.sum()))
+    return (blocks, min(up(last), rows)) if blocks else (0, 0)
 
 
 def _decode_pages(contexts: Ints, decode: NDArray[np.bool_] | None) -> Ints:
@@ -167,5 +171,6 @@ def _prefix(target: Ints, ends: Ints) -> None:
     target[len(ends) + 1 :] = ends[-1]
 
 
-def _power_of_two(tiles: int) -> int:
-    return 1 << (tiles - 1).bit_length() if tiles else 0
+def _power_of_two(count: int) -> int:
+    """The least that is not smaller, or 0."""
+    return 1 << (count - 1).bit_length() if count else 0

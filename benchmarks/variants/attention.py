@@ -20,10 +20,17 @@ from llmrs_cli.kernels.loader import CubinCache, default_cache
 
 HEADS = {"7b": (28, 4, 128), "3b": (16, 2, 128), "0.5b": (14, 2, 64)}
 """Query heads, key heads, and their size."""
-UNEVEN = tuple(np.random.default_rng(0).integers(20, 621, 64).tolist())
+
+
+def uneven(low: int, high: int) -> tuple[int, ...]:
+    """64 contexts, all lengths alike."""
+    return tuple(np.random.default_rng(0).permutation(np.linspace(low, high, 64).astype(int)).tolist())
+
+
 STEPS = {
     "64 x 320": (320,) * 64,
-    "64 of 20 to 620": UNEVEN,
+    "64 of 20 to 620": uneven(20, 620),
+    "64 of 100 to 1500": uneven(100, 1500),
     "63 x 320, 1 x 1000": (320,) * 63 + (1000,),
     "63 x 320, 1 x 4096": (320,) * 63 + (4096,),
     "128 x 320": (320,) * 128,
@@ -33,6 +40,7 @@ STEPS = {
     "8 x 4096": (4096,) * 8,
     "1 x 300": (300,),
     "1 x 2000": (2000,),
+    "1 x 8192": (8192,),
     "1 x 32768": (32768,),
 }
 KV_BYTES = 800_000_000

@@ -18,7 +18,7 @@ from pathlib import Path
 
 TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 USUAL = ("memcheck", "racecheck")
-APART = ("soak", "deterministic", "faults", "cuda_backend", "gemm", "bench")
+APART = ("soak", "deterministic", "faults", "cuda_backend", "mixed_steps", "gemm", "bench")
 """Tests of whole engines and of a library: too long under a tool, or not our kernels."""
 SELECTION = "not long and not False and not outliers"
 """Of the tests: bfloat16 only, no contexts of 32k."""

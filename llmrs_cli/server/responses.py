@@ -90,7 +90,7 @@ class ResponseReply:
         if event.finish_reason is not None:
             if not self._items:
                 yield from self._begin("message")
-            yield from self._close()
+            yield from self._close("incomplete" if self._cut else "completed")
 
     def end(self, usage: Usage) -> Event:
         """The last event, which holds the whole response."""
@@ -128,13 +128,13 @@ class ResponseReply:
         item["content"].append(part)
         yield self._event("response.content_part.added", **self._place(), part=dict(part))
 
-    def _close(self) -> Iterator[Event]:
+    def _close(self, status: str = "completed") -> Iterator[Event]:
         """End the item whose text is being told."""
         if self._open is None:
             return
         item = self._open
         (part,) = item["content"]
-        item["status"] = "incomplete" if self._cut else "completed"
+        item["status"] = status
         extra: dict[str, Any] = {"logprobs": []} if item["type"] == "message" else {}
         yield self._event(f"response.{part['type']}.done", **self._place(), text=part["text"], **extra)
         yield self._event("response.content_part.done", **self._place(), part=dict(part))

@@ -68,18 +68,19 @@ def _add(messages: list[Message], item: Mapping[str, Any], where: str) -> None:
     """One item more; calls of one turn belong to one message."""
     match item.get("type", "message"):
         case "message":
-            messages.append(
-                {"role": item.get("role"), "content": _content(item.get("content"), f"{where}.content")}
-            )
+            role, content = _text(item, "role", where), _content(item.get("content"), f"{where}.content")
+            messages.append({"role": role, "content": content})
         case "function_call":
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
-            function = {"name": item.get("name"), "arguments": item.get("arguments")}
-            call = {"id": item.get("call_id"), "type": "function", "function": function}
+            function = {name: _text(item, name, where) for name in ("name", "arguments")}
+            call = {"id": _text(item, "call_id", where), "type": "function", "function": function}
             messages[-1].setdefault("tool_calls", []).append(call)
         case "function_call_output":
             content = _content(item.get("output"), f"{where}.output")
-            messages.append({"role": "tool", "tool_call_id": item.get("call_id"), "content": content})
+            messages.append(
+                {"role": "tool", "tool_call_id": _text(item, "call_id", where), "content": content}
+            )
         case "reasoning":
             pass  # what was thought before is not part of a prompt
         case other:
@@ -102,9 +103,14 @@ def _part(part: Any, where: str) -> str:
         raise RequestError(
             f"Content of type {quoted(kind)} is not supported; only text is.", code="unsupported", param=where
         )
-    if not isinstance(part.get("text"), str):
-        raise refuse(f"{where}.text", "a text")
-    return str(part["text"])
+    return _text(part, "text", where)
+
+
+def _text(given: Mapping[str, Any], name: str, where: str) -> str:
+    value = given.get(name)
+    if not isinstance(value, str):
+        raise refuse(f"{where}.{name}", "a text")
+    return value
 
 
 def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:

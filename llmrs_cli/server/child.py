@@ -195,10 +195,13 @@ def _beat(engine: EngineThread, outbox: Outbox, computed: Callable[[], float]) -
 
 
 def _messages(pipe: BinaryIO) -> Iterator[ToEngine]:
-    """Messages until the pipe closes."""
+    """Messages until the pipe closes, be it in the middle of one: the server may be killed at any time."""
     decoder: msgspec.msgpack.Decoder[ToEngine] = msgspec.msgpack.Decoder(ToEngine)
     while len(header := pipe.read(HEADER)) == HEADER:
-        yield decoder.decode(pipe.read(body_length(header)))
+        length = body_length(header)
+        if len(body := pipe.read(length)) < length:
+            return
+        yield decoder.decode(body)
 
 
 def main() -> None:

@@ -78,14 +78,20 @@ class Bench:
     """An application over a fake engine."""
 
     def __init__(
-        self, script: Script, *, at_once: bool = True, template: str | None = CHAT_TEMPLATE, **settings: Any
+        self,
+        script: Script,
+        *,
+        at_once: bool = True,
+        template: str | None = CHAT_TEMPLATE,
+        tokenizer: bool = True,
+        **settings: Any,
     ) -> None:
+        """`tokenizer`: whether the model has one; else it knows ids alone."""
         self.engine = FakeEngine(script, at_once=at_once)
         self.service = Service(ServerSettings(("m",), **settings))
-        tokenizer = Tokenizer(byte_tokenizer_json())
         text = TextEngine(
             self.engine,
-            tokenizer=tokenizer,
+            tokenizer=Tokenizer(byte_tokenizer_json()) if tokenizer else None,
             template=ChatTemplate({} if template is None else {"default": template}),
             defaults=SamplingDefaults(),
         )

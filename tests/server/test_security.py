@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from llmrs_cli.server.app import GETS, POSTS, build_app
-from llmrs_cli.server.security import PUBLIC, App
+from llmrs_cli.server.log import AccessLog
+from llmrs_cli.server.security import PUBLIC, App, Guard
 from llmrs_cli.server.service import Service
 from llmrs_cli.server.settings import ServerSettings, is_loopback
 from tests.helpers.asgi import LOCAL, Headers, ask
@@ -178,6 +180,39 @@ def test_the_log_is_one_line_of_json_a_request() -> None:
     record = json.loads(line)
     assert (record["status"], record["path"], record["error"]) == (404, "/v\x1b[31m\n", "not_found")
     assert "\x1b" not in line
+
+
+@pytest.mark.parametrize("kind", ["websocket", "lifespan"])
+def test_what_is_no_http_is_not_listened_to(kind: str) -> None:
+    async def scene() -> None:
+        async def never(*_: Any) -> Any:
+            raise AssertionError
+
+        await app()({"type": kind}, never, never)
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_fault_after_the_first_byte_ends_the_connection_and_before_it_is_an_answer(begun: bool) -> None:
+    """Who has half of an answer must not take what follows for the rest of it."""
+    stream = io.StringIO()
+
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ZeroDivisionError("a secret")
+
+    guard = Guard(broken, ServerSettings(("m",)), AccessLog(Service(ServerSettings(("m",))).metrics, stream))
+    if begun:
+        with pytest.raises(ZeroDivisionError):
+            ask(guard, "GET", "/version")
+    else:
+        assert ask(guard, "GET", "/version").error["code"] == "internal_error"
+    fault, request = map(json.loads, stream.getvalue().splitlines())
+    assert (fault["event"], fault["kind"]) == ("fault", "ZeroDivisionError")
+    assert request["status"] == (200 if begun else 500)
+    assert "secret" not in stream.getvalue()
 
 
 @pytest.mark.parametrize(

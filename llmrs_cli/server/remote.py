@@ -159,10 +159,6 @@ class RemoteEngine:
 
     # -- inside -----------------------------------------------------------------------------------------
 
-    @property
-    def process_id(self) -> int:
-        return self._process.pid
-
     def _send(self, message: ToEngine) -> None:
         self._writer.write(frame(message))
 

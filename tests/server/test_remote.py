@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 from pathlib import Path
 
@@ -223,3 +224,27 @@ def test_closing_ends_what_is_left(tmp_path: Path) -> None:
         return told
 
     assert [event.finish for event in asyncio.run(scene())] == [FinishReason.ABORT]
+
+
+def test_a_process_that_does_not_hear_that_all_is_over_is_killed(tmp_path: Path) -> None:
+    """As one that is in the middle of a long step."""
+
+    async def scene() -> int:
+        engine = await start(READY + "time.sleep(600)", tmp_path)
+        engine.close()
+        assert engine._process.returncode is not None
+        return engine._process.returncode
+
+    assert asyncio.run(scene()) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("answer", ["Events([])", "Progress(1, 2)"])
+def test_what_comes_before_it_is_ready_is_no_reason_to_fail(answer: str, tmp_path: Path) -> None:
+    script = READY.replace("tell(Ready", f"tell({answer})\ntell(Ready") + "inbox.read()"
+
+    async def scene() -> int:
+        engine = await start(script, tmp_path)
+        engine.close()
+        return engine.vocab
+
+    assert asyncio.run(scene()) == 100

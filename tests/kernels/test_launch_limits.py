@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,23 +44,33 @@ def floats(*shape: int) -> Any:
     return host(np.zeros(shape, np.float32))
 
 
-def decode(d: int = 64, group: int = 2, kv_heads: int = 2, **changes: Any) -> Recorder:
-    """A decode launch over heads of this size; `changes` replace arguments."""
-    device, heads = Recorder(), kv_heads * group
-    arguments: dict[str, Any] = {
-        "q": bits(SEQUENCES, heads, d),
-        "keys": bits(PAGES, kv_heads, 64, d),
-        "values": bits(PAGES, kv_heads, 64, d),
+KV_HEADS = 2
+
+
+def paged(d: int) -> dict[str, Any]:
+    """What attention of any kind reads of the pages, with heads of this size."""
+    return {
+        "keys": bits(PAGES, KV_HEADS, 64, d),
+        "values": bits(PAGES, KV_HEADS, 64, d),
         "tables": ints(SEQUENCES, 2),
         "rows": ints(SEQUENCES),
         "contexts": ints(SEQUENCES),
         "query_start": ints(SEQUENCES + 1),
+    }
+
+
+def decode(d: int = 64, group: int = 2, **changes: Any) -> Recorder:
+    """A decode launch over heads of this size; `changes` replace arguments."""
+    device, heads = Recorder(), KV_HEADS * group
+    arguments: dict[str, Any] = {
+        **paged(d),
+        "q": bits(SEQUENCES, heads, d),
         "first_page": ints(SEQUENCES + 2),
         "out": bits(SEQUENCES, heads * d),
         "partials": floats(
-            attend_decode.partial_slots(BLOCKS, SEQUENCES, kv_heads), group * (d + attend_decode.EXTRA)
+            attend_decode.partial_slots(BLOCKS, SEQUENCES, KV_HEADS), group * (d + attend_decode.EXTRA)
         ),
-        "arrivals": ints(SEQUENCES * kv_heads),
+        "arrivals": ints(SEQUENCES * KV_HEADS),
     } | changes
     attend_decode.attend_decode(device, True, blocks=BLOCKS, scale=0.1, **arguments)
     return device
@@ -68,13 +79,8 @@ def decode(d: int = 64, group: int = 2, kv_heads: int = 2, **changes: Any) -> Re
 def prefill(d: int = 64, shape: PrefillShape | None = None, **changes: Any) -> Recorder:
     device = Recorder()
     arguments: dict[str, Any] = {
+        **paged(d),
         "q": bits(10, 4, d),
-        "keys": bits(PAGES, 2, 64, d),
-        "values": bits(PAGES, 2, 64, d),
-        "tables": ints(SEQUENCES, 2),
-        "rows": ints(SEQUENCES),
-        "contexts": ints(SEQUENCES),
-        "query_start": ints(SEQUENCES + 1),
         "first_tile": ints(SEQUENCES + 1),
         "out": bits(10, 4 * d),
     } | changes
@@ -85,16 +91,10 @@ def prefill(d: int = 64, shape: PrefillShape | None = None, **changes: Any) -> R
 def few(
     d: int, group: int = 2, plan: FewPlan | None = None, count: int | None = None, **changes: Any
 ) -> Recorder:
-    device, kv_heads = Recorder(), 2
-    heads = group * kv_heads
+    device, heads = Recorder(), group * KV_HEADS
     arguments: dict[str, Any] = {
-        "qkv": bits(SEQUENCES, (heads + 2 * kv_heads) * d),
-        "keys": bits(PAGES, kv_heads, 64, d),
-        "values": bits(PAGES, kv_heads, 64, d),
-        "tables": ints(SEQUENCES, 2),
-        "rows": ints(SEQUENCES),
-        "contexts": ints(SEQUENCES),
-        "query_start": ints(SEQUENCES + 1),
+        **paged(d),
+        "qkv": bits(SEQUENCES, (heads + 2 * KV_HEADS) * d),
         "first_page": ints(SEQUENCES + 2),
         "out": bits(SEQUENCES, heads * d),
     } | changes
@@ -131,12 +131,18 @@ def test_decode_attention_fills_the_grid_that_it_is_given(d: int, group: int) ->
     assert shape.shared == attend_decode.shared_bytes(d, group, little=False)
 
 
-@pytest.mark.parametrize(("d", "group"), [(64, 17), (24, 1), (272, 1), (8, 2)])
-def test_heads_that_decode_attention_cannot_serve_are_named(d: int, group: int) -> None:
-    with pytest.raises(
-        EngineFault, match=f"attend_decode cannot serve {group} query heads a key head of size {d}"
-    ):
-        decode(d, group)
+@pytest.mark.parametrize(
+    ("launch", "name", "d", "group"),
+    [
+        *((decode, "attend_decode", d, group) for d, group in ((64, 17), (24, 1), (272, 1), (8, 2))),
+        *((few, "attend_few", d, group) for d, group in ((48, 1), (256, 1), (64, 17))),
+    ],
+)
+def test_heads_that_decode_attention_cannot_serve_are_named(
+    launch: Callable[[int, int], Recorder], name: str, d: int, group: int
+) -> None:
+    with pytest.raises(EngineFault, match=f"{name} cannot serve {group} query heads a key head of size {d}"):
+        launch(d, group)
 
 
 @pytest.mark.parametrize(
@@ -274,14 +280,6 @@ def test_chosen_blocks_find_room_and_are_nearly_even(
     if blocks:
         assert blocks * decodes <= places and longest / blocks <= 1.25 * tokens / places + 256
         assert not any(size > blocks and size * decodes <= places for size in sizes)
-
-
-@pytest.mark.parametrize(("d", "group"), [(48, 1), (256, 1), (64, 17)])
-def test_heads_that_a_cluster_does_not_know_are_refused(d: int, group: int) -> None:
-    with pytest.raises(
-        EngineFault, match=f"attend_few cannot serve {group} query heads a key head of size {d}"
-    ):
-        few(d, group)
 
 
 def test_a_projection_is_wider_than_its_queries() -> None:

@@ -26,3 +26,10 @@ DEVICE void load_matrices_transposed(u32 (&r)[4], u32 shared) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared));
 }
+
+// An 8 × 8 matrix of 16-bit values, of which lane 4g + c holds row g and columns 2c and the next, transposed.
+DEVICE u32 transposed(u32 pair) {
+    u32 out;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+    return out;
+}

@@ -59,6 +59,17 @@ DEVICE void wgmma(float (&d)[8][4], const u32 (&a)[4], u64 x, bool add) {
         : D(0), D(1), D(2), D(3), D(4), D(5), D(6), D(7)
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(int(add)) : "memory");
 }
+DEVICE void wgmma(float (&d)[12][4], const u32 (&a)[4], u64 x, bool add) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.b32 p, %53, 0; "
+        "wgmma.mma_async.sync.aligned.m64n96k16." TYPES " {"
+        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, "
+        "{%48, %49, %50, %51}, %52, p, 1, 1, 0; }"
+        : D(0), D(1), D(2), D(3), D(4), D(5), D(6), D(7), D(8), D(9), D(10), D(11)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(x), "r"(int(add)) : "memory");
+}
 DEVICE void wgmma(float (&d)[16][4], const u32 (&a)[4], u64 x, bool add) {
     asm volatile(
         "{ .reg .pred p; setp.ne.b32 p, %69, 0; "

@@ -1,0 +1,372 @@
+// y = x · Wᵀ for more than a few tokens and 4-bit W on Hopper: the copy engine brings tiles, warpgroups decode and multiply.
+//
+// A block multiplies 64 · WGS rows of W with TOKENS tokens, 128 columns a step: each of WGS warpgroups has one unit of 64
+// rows, in registers where codes become 16-bit integers, and all tokens, in shared memory; one more warp starts the copies.
+// Warpgroups wait for copies but not for one another, so that one decodes while another's wgmma run. SLICES blocks, a
+// cluster, each take a part of K; the sums of a warpgroup meet those of the same rows in the other blocks in shared
+// memory, in the order of the slices, and each block writes a share of the tokens. Clusters take turns at the tiles, and
+// the copies run ahead from one into the next.
+//
+// Codes minus zeros enter the products exactly; a group's sums are scaled in float32. The first weights are on their way
+// before wait_for_previous(). Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the
+// first time comes slowly. N is a multiple of 16.
+#ifndef WGS
+#define WGS 2
+#endif
+#ifndef TOKENS
+#define TOKENS 64
+#endif
+#ifndef STAGES
+#define STAGES 4
+#endif
+#ifndef SLICES
+#define SLICES 1
+#endif
+#ifndef EPILOGUE
+#define EPILOGUE 0
+#endif
+#ifndef SPARE
+#define SPARE 0
+#endif
+#define WARPS (4 * WGS + 4)
+#include "cluster_barrier.cuh"
+#include "linear.cuh"
+#include "mma.cuh"
+#include "packed4.cuh"
+#include "warpgroups.cuh"
+#include "wgmma.cuh"
+
+constexpr int MULTIPLIERS = 128 * WGS, THREADS = WARPS * 32, NT = TOKENS / 8;
+constexpr int HALF_BYTES = TOKENS * 128, X_BYTES = 2 * HALF_BYTES;  // 64 columns of x, and a step's
+constexpr int STAGE_BYTES = (X_BYTES + WGS * UNIT_BYTES + 1023) / 1024 * 1024;
+constexpr int SHARE = (NT + SLICES - 1) / SLICES;           // eights of tokens that a block writes, at most
+constexpr int EIGHT_BYTES = UNIT_ROWS * 8 * 4;              // sums of a warpgroup and eight tokens
+constexpr int GROUP_BYTES = SHARE * (SLICES - 1) * EIGHT_BYTES, SUM_BYTES = WGS * GROUP_BYTES;  // from the other blocks
+// Registers are shared out among the threads and SPARE more, which small kernels find beside a block; what the copying warps
+// can do without goes to the others.
+constexpr int COPYING = 32, LAUNCHED = 65536 / (THREADS + SPARE) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
+constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
+
+typedef float Sums[NT][4];  // of rows g and g + 8 (i / 2) of a warp's 16, and of tokens 8n + 2c + i % 2
+
+// What a block has in shared memory, by address.
+struct Shared {
+    u32 ring, sums;
+    u32 full, empty;     // barriers of a stage: its copies are here; all warps have read it
+    u32 ready, read;     // of a warpgroup: the others' sums are here; they have read those of this block
+    DEVICE Shared(u32 start) : ring((start + 1023) & ~1023u) {
+        sums = ring + STAGES * STAGE_BYTES, full = sums + SUM_BYTES, empty = full + 8 * STAGES;
+        ready = empty + 8 * STAGES, read = ready + 8 * WGS;
+    }
+};
+
+struct Work {
+    int token_tiles, items, across, unit_rows;
+    DEVICE Work(const Problem& p)
+        : token_tiles((p.m + TOKENS - 1) / TOKENS), across((p.k + TILE_COLUMNS - 1) / TILE_COLUMNS),
+          unit_rows((p.n + UNIT_ROWS - 1) / UNIT_ROWS) {
+        items = (unit_rows + WGS - 1) / WGS * token_tiles;
+    }
+};
+
+// One turn of a block: its first token and unit of rows, and its steps of K.
+struct Turn {
+    int token, unit, first, past;
+    DEVICE Turn(const Work& work, int item, int slice) {
+        const int rows = work.token_tiles == 1 ? item : item / work.token_tiles;
+        token = (item - rows * work.token_tiles) * TOKENS, unit = rows * WGS;
+        first = work.across * slice / SLICES, past = work.across * (slice + 1) / SLICES;
+    }
+};
+
+// Where the next step is in the ring.
+struct Slot {
+    int at = 0;
+    u32 phase = 0;
+    DEVICE void next() {
+        if (++at == STAGES) at = 0, phase ^= 1;
+    }
+};
+
+// The copies of a block. `fetched`: tokens of a step.
+struct Copies {
+    const Work& work;
+    const Shared& shared;
+    const u8* packed;
+    const TensorMap& x;
+    int fetched;
+    DEVICE void weights(const Turn& turn, int step, int at) const {
+        const int units = min(WGS, work.unit_rows - turn.unit);
+        const u32 to = shared.ring + at * STAGE_BYTES + X_BYTES, barrier = shared.full + at * 8;
+        barrier_expect(barrier, units * UNIT_BYTES + fetched * 256);
+        for (int i = 0; i < units; i++)
+            copy_bytes(to + i * UNIT_BYTES, packed + (i64(turn.unit + i) * work.across + step) * UNIT_BYTES, UNIT_BYTES,
+                       barrier);
+    }
+    DEVICE void tokens(const Turn& turn, int step, int at) const {
+        const u32 to = shared.ring + at * STAGE_BYTES;
+        for (int half = 0; half < 2; half++)
+            copy_box(to + half * HALF_BYTES, x, step * TILE_COLUMNS + half * 64, turn.token, shared.full + at * 8);
+    }
+};
+
+// All but the first `ahead` weights, which are on their way.
+DEVICE void copy_tiles(const Copies& copies, int slice, int ahead) {
+    const Work& work = copies.work;
+    const int first = blockIdx.x / SLICES, stride = gridDim.x / SLICES;
+    Slot slot;
+    if (first < work.items) {
+        const Turn turn(work, first, slice);
+        for (int s = 0; s < ahead; s++, slot.next()) copies.tokens(turn, turn.first + s, s);
+    }
+#pragma unroll 1
+    for (int item = first; item < work.items; item += stride) {
+        const Turn turn(work, item, slice);
+#pragma unroll 1
+        for (int step = turn.first + ahead; step < turn.past; step++, slot.next()) {
+            barrier_wait(copies.shared.empty + slot.at * 8, slot.phase ^ 1);
+            copies.weights(turn, step, slot.at);
+            copies.tokens(turn, step, slot.at);
+        }
+        ahead = 0;
+    }
+}
+
+// The descriptor of what stands `bytes` further on. Shared memory ends before the field of addresses does.
+DEVICE u64 further(u64 operand, u32 bytes) { return (operand >> 32 << 32) | (u32(operand) + bytes / 16); }
+
+// Sums over the columns of one group, of which the first step is `first`. x: the stage's tokens. `meanwhile` runs while the
+// tensor cores are busy, and may replace the codes.
+template <class Meanwhile>
+DEVICE void multiply_group(Sums& sum, const uint4 (&codes)[2], const Head& head, u64 x, int first,
+                           const Meanwhile& meanwhile) {
+    u32 a[GROUP_STEPS][4];
+#pragma unroll
+    for (int i = 0; i < GROUP_STEPS; i += 2) {  // the tensor cores are busy with two steps while two are decoded
+#pragma unroll
+        for (int j = i; j < i + 2; j++) decode(word_of(codes[(first + j) / 4], first + j), head, a[j]);
+        wgmma_begin();
+#pragma unroll
+        for (int j = i; j < i + 2; j++) {
+            const int step = first + j;
+            wgmma(sum, a[j], further(x, step / 4 * HALF_BYTES + step % 4 * 32), j != 0);
+        }
+        wgmma_end();
+    }
+    meanwhile();
+    wgmma_wait();
+    wgmma_results(sum);
+}
+
+// The sums of a warpgroup over its steps of K; `ring` is where the ring's address points.
+DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slot& slot, Sums& total) {
+    const int lane = threadIdx.x % 32, tile_at = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
+    uint4 codes[2];
+    auto read = [&] {
+        barrier_wait(shared.full + slot.at * 8, slot.phase);
+        for (int half = 0; half < 2; half++)
+            codes[half] = read_codes(ring + slot.at * STAGE_BYTES + tile_at, half, lane);
+    };
+#pragma unroll
+    for (int n = 0; n < NT; n++) total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0.0f;
+    read();
+#pragma unroll 1
+    for (int step = turn.first; step < turn.past; step++) {
+        const int at = slot.at;
+#pragma unroll
+        for (int group = 0; group < TILE_COLUMNS / GROUP; group++) {
+            Sums sum;
+            const Head head = read_head(ring + at * STAGE_BYTES + tile_at, group, lane / 4);
+            multiply_group(sum, codes, head, wgmma_operand(shared.ring + at * STAGE_BYTES, 0), group * GROUP_STEPS, [&] {
+                if (group < TILE_COLUMNS / GROUP - 1) return;
+                slot.next();
+                if (step + 1 < turn.past) read();
+            });
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) total[n][i] += head.scale[i / 2] * sum[n][i];
+        }
+        if (lane == 0) barrier_arrive(shared.empty + at * 8);
+    }
+}
+
+// How a warp writes its 16 rows.
+struct Writer {
+    const Problem& p;
+    int row, g, c;  // the first of the 16
+    float bias[2];
+    DEVICE Writer(const Problem& p, int row) : p(p), row(row), g(threadIdx.x % 32 / 4), c(threadIdx.x % 4) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) bias[i] = p.bias && row < p.n ? p.bias[row + g + i * 8] : 0.0f;
+    }
+    // Of eight tokens: what is there, for ADD.
+    DEVICE void load(int token, float (&residual)[4]) const {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int t = token + 2 * c + i % 2;
+            residual[i] = 0.0f;
+            if (EPILOGUE == ADD && t < p.m && row < p.n)
+                residual[i] = static_cast<const float*>(p.out)[t * p.n + row + g + i / 2 * 8];
+        }
+    }
+    DEVICE void write(int token, const float (&sum)[4], const float (&residual)[4]) const {
+        float y[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) y[i] = sum[i] * p.alpha + bias[i / 2];
+        if constexpr (EPILOGUE == STORE || EPILOGUE == SILU) {
+            const int t = token + g;  // after transposing, a lane has two rows of one token
+            const bool live = t < p.m && row < p.n;
+            if constexpr (EPILOGUE == STORE) {
+                const u32 upper = transposed(pack2(y[0], y[1])), lower = transposed(pack2(y[2], y[3]));
+                u32* to = static_cast<u32*>(p.out) + (t * p.n + row) / 2 + c;
+                if (live) to[0] = upper, to[4] = lower;
+            } else {
+#pragma unroll
+                for (int i = 0; i < 2; i++) y[i] = __fdividef(y[i], 1.0f + __expf(-y[i])) * y[i + 2] * HEADROOM;
+                const u32 pair = transposed(pack2(y[0], y[1]));
+                if (live) static_cast<u32*>(p.out)[(t * (p.n / 2) + row / 2) / 2 + c] = pair;
+            }
+        } else {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int t = token + 2 * c + i % 2;
+                if (t < p.m && row < p.n)
+                    static_cast<float*>(p.out)[t * p.n + row + g + i / 2 * 8] = y[i] + residual[i];
+            }
+        }
+    }
+};
+
+// Without slices: a few eights of tokens at a time, since each visit to memory takes long.
+DEVICE void write_alone(const Writer& writer, int token, const Sums& total) {
+    constexpr int AT_ONCE = NT % 4 ? 2 : 4;
+#pragma unroll
+    for (int first = 0; first < NT; first += AT_ONCE) {
+        float residual[AT_ONCE][4];
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) writer.load(token + (first + n) * 8, residual[n]);
+#pragma unroll
+        for (int n = 0; n < AT_ONCE; n++) writer.write(token + (first + n) * 8, total[first + n], residual[n]);
+    }
+}
+
+// The sums of all slices meet: those of the n-th eight tokens are sent to block n % SLICES, which adds them up in the order of
+// the slices and writes. `met`: how often they have met before; `again`: they will.
+DEVICE void meet(const Shared& shared, const u8* ring, const Writer& writer, int token, int slice, u32 met, bool again,
+                 const Sums& total) {
+    const int group = threadIdx.x / 128, thread = threadIdx.x % 128, share = (NT - slice + SLICES - 1) / SLICES;
+    const u32 ready = shared.ready + group * 8, read = shared.read + group * 8;
+    const u32 own = group * GROUP_BYTES + thread * 16;
+    if (thread == 0) barrier_expect(ready, share * (SLICES - 1) * EIGHT_BYTES);
+    if (met) barrier_wait_for_cluster(read, met - 1 & 1);
+#pragma unroll
+    for (int n = 0; n < NT; n++) {
+        const int to = n % SLICES, place = n / SLICES * (SLICES - 1) + slice - (slice > to);
+        if (to != slice)
+            store_there(cluster_address(shared.sums + own + place * EIGHT_BYTES, to),
+                        make_float4(total[n][0], total[n][1], total[n][2], total[n][3]), cluster_address(ready, to));
+    }
+    float residual[SHARE][4];
+#pragma unroll
+    for (int i = 0; i < SHARE; i++) writer.load(token + (i * SLICES + slice) * 8, residual[i]);
+    barrier_wait_for_cluster(ready, met & 1);
+    const u8* sent = ring + STAGES * STAGE_BYTES + own;
+    float sums[SHARE][4];
+#pragma unroll
+    for (int i = 0; i < SHARE; i++) {
+        float4 mine, part[SLICES];
+#pragma unroll
+        for (int s = 0; s < SLICES; s++) {
+            const int n = min(i * SLICES + s, NT - 1);
+            if (s == slice) mine = make_float4(total[n][0], total[n][1], total[n][2], total[n][3]);
+        }
+#pragma unroll
+        for (int s = 0; s < SLICES; s++) {
+            const int place = i * (SLICES - 1) + s - (s > slice);
+            part[s] = mine;
+            if (s != slice && i < share) part[s] = *reinterpret_cast<const float4*>(sent + place * EIGHT_BYTES);
+        }
+        sums[i][0] = part[0].x, sums[i][1] = part[0].y, sums[i][2] = part[0].z, sums[i][3] = part[0].w;
+#pragma unroll
+        for (int s = 1; s < SLICES; s++)
+            sums[i][0] += part[s].x, sums[i][1] += part[s].y, sums[i][2] += part[s].z, sums[i][3] += part[s].w;
+    }
+    if (again) {
+        meeting_wait(1 + group, 128);
+        if (thread < SLICES && thread != slice) barrier_arrive_there(cluster_address(read, thread));
+    }
+#pragma unroll
+    for (int i = 0; i < SHARE; i++)
+        if (i < share) writer.write(token + (i * SLICES + slice) * 8, sums[i], residual[i]);
+}
+
+DEVICE void multiply_tiles(const Problem& p, const Work& work, const Shared& shared, const u8* ring, int slice) {
+    const int group = threadIdx.x / 128, lane = threadIdx.x % 32, stride = gridDim.x / SLICES;
+    auto has_rows = [&](int item) {
+        return item < work.items && Turn(work, item, slice).unit + group < work.unit_rows;
+    };
+    u32 met = 0;
+    Slot slot;
+#pragma unroll 1
+    for (int item = blockIdx.x / SLICES; item < work.items; item += stride) {
+        const Turn turn(work, item, slice);
+        if (!has_rows(item)) {  // others need the stages back
+            for (int step = turn.first; step < turn.past; step++, slot.next()) {
+                barrier_wait(shared.full + slot.at * 8, slot.phase);
+                if (lane == 0) barrier_arrive(shared.empty + slot.at * 8);
+            }
+            continue;
+        }
+        const Writer writer(p, turn.unit * UNIT_ROWS + threadIdx.x / 32 * TILE_ROWS);
+        Sums total;
+        multiply(shared, ring, turn, slot, total);
+        if constexpr (SLICES == 1) write_alone(writer, turn.token, total);
+        else meet(shared, ring, writer, turn.token, slice, met++, has_rows(item + stride), total);
+    }
+}
+
+extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THREADS + SPARE, 1) packed_wide(
+    const u8* packed,
+    const __grid_constant__ TensorMap x,  // (M, K), boxes of `fetched`
+    float alpha,
+    const float* bias,  // (N,) or null
+    void* out, int m, int n, int k, int fetched) {
+    extern __shared__ __align__(16) u8 memory[];
+    const Shared shared(shared_address(memory));
+    const u8* ring = memory + (shared.ring - shared_address(memory));
+    Problem p{};
+    p.alpha = alpha, p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k;
+    const Work work(p);
+    const Copies copies{work, shared, packed, x, fetched};
+    const int slice = blockIdx.x % SLICES;
+    int ahead = 0;
+    allow_next();
+    if (threadIdx.x == MULTIPLIERS) {
+        for (int s = 0; s < STAGES; s++) {
+            barrier_init(shared.full + s * 8, 1);
+            barrier_init(shared.empty + s * 8, 4 * WGS);
+        }
+        for (int i = 0; i < WGS; i++) {
+            barrier_init(shared.ready + i * 8, 1);
+            barrier_init(shared.read + i * 8, max(SLICES - 1, 1));
+        }
+        barriers_ready();
+        prefetch_map(x);
+        if (int(blockIdx.x / SLICES) < work.items) {
+            const Turn turn(work, blockIdx.x / SLICES, slice);
+            ahead = min(STAGES, turn.past - turn.first);
+            for (int s = 0; s < ahead; s++) copies.weights(turn, turn.first + s, s);
+        }
+    }
+    __syncthreads();
+    if constexpr (SLICES > 1) cluster_begin();
+    wait_for_previous();
+    if (threadIdx.x >= MULTIPLIERS) {
+        leave_registers<COPYING>();
+        if (threadIdx.x == MULTIPLIERS) copy_tiles(copies, slice, ahead);
+    } else {
+        take_registers<REGISTERS>();
+        multiply_tiles(p, work, shared, ring, slice);
+    }
+}

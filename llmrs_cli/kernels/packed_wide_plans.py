@@ -1,0 +1,131 @@
+"""How packed_wide spreads a 4-bit linear over a Hopper GPU: plans, what they cost, and which is taken. No CUDA.
+
+The cost of a plan is a guess in microseconds from what the kernel must read, decode and multiply; a benchmark tries the
+cheapest ones (benchmarks/variants/packed_wide.py). It is not a prediction of how long a product takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from llmrs_cli.kernels.launch import ceil_div
+from llmrs_cli.kernels.marlin_layout import UNIT_ROWS, Layout
+from llmrs_cli.kernels.wide_plans import MAX_CLUSTER, at_once
+
+FEWEST_TOKENS, MOST_TOKENS = 9, 256
+"""Of a product."""
+MOST_WARPGROUPS = {16: 4, 32: 4, 64: 3, 96: 3, 128: 2}
+"""Of a block, by tokens of its tile: as many as registers hold sums."""
+STEPS_OF_TOKENS = (16, 32, 64, 96, 128, 192, 256)
+"""Numbers of tokens that share a plan with fewer: few, since each plan is compiled."""
+ALL_SHARED, MOST_SHARED = 226 << 10, 210 << 10
+"""Bytes of a block: all there are, or so that small kernels find room beside it."""
+MOST_STAGES = 8
+EIGHT_BYTES = 8 * UNIT_ROWS * 4
+"""Sums of eight tokens and a warpgroup's rows."""
+MULTIPLIED, CACHED, READ, CYCLES = 5.5e6, 83e3, 4.2e6, 1.7e3
+"""In a microsecond: operations of a multiprocessor's tensor cores, bytes that reach it, bytes that memory gives to all, and
+cycles."""
+FEW_TOKENS = 56
+"""Up to which wgmma takes its time for the codes, whatever the tokens."""
+DECODED = 250
+"""Cycles of a step in which a warpgroup decodes, scales and waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWidePlan:
+    """How one linear is spread."""
+
+    blocks: int
+    """Of the grid, whole clusters of `slices`."""
+    tokens: int
+    """Of a tile."""
+    warpgroups: int
+    """That multiply, 64 rows each."""
+    slices: int = 1
+    """Blocks that share the columns of a tile."""
+
+    @property
+    def spare(self) -> int:
+        """Threads of small kernels for which a block leaves registers."""
+        return 128 if self.warpgroups < MOST_WARPGROUPS[self.tokens] else 0
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of the sums that a block gets from the others of its cluster."""
+        return self.warpgroups * ceil_div(self.tokens // 8, self.slices) * (self.slices - 1) * EIGHT_BYTES
+
+    def stage_bytes(self, layout: Layout) -> int:
+        """Of a step: x and units of W."""
+        return ceil_div(self.tokens * 256 + self.warpgroups * layout.unit_bytes, 1024) * 1024
+
+    def stages(self, layout: Layout) -> int:
+        """Steps in flight: as many as shared memory holds."""
+        room = (MOST_SHARED if self.spare else ALL_SHARED) - 2048 - self.sum_bytes
+        return min(room // self.stage_bytes(layout), MOST_STAGES)
+
+    def shared_bytes(self, layout: Layout) -> int:
+        """Dynamic shared memory of a block: the ring, aligned, sums and barriers."""
+        stages = self.stages(layout)
+        barriers = 16 * (stages + self.warpgroups)
+        return 1024 + stages * self.stage_bytes(layout) + self.sum_bytes + barriers
+
+    def tiles(self, layout: Layout, m: int) -> int:
+        """Of M tokens and all rows."""
+        return ceil_div(layout.unit_rows, self.warpgroups) * ceil_div(m, self.tokens)
+
+    def fetched(self, m: int) -> int:
+        """Tokens of a step: no more than there are, since those outside come slowly."""
+        return min(ceil_div(m, 8) * 8, self.tokens)
+
+
+def plans(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePlan]:
+    """All that suit M tokens of a linear."""
+    for tokens, most in MOST_WARPGROUPS.items():
+        if tokens > 16 and tokens // 2 >= m:
+            continue
+        for warpgroups in range(1, most + 1):
+            for slices in range(1, MAX_CLUSTER + 1):
+                tiles = PackedWidePlan(1, tokens, warpgroups, slices).tiles(layout, m)
+                clusters = min(tiles, at_once(slices, multiprocessors) // slices)
+                plan = PackedWidePlan(clusters * slices, tokens, warpgroups, slices)
+                if (
+                    clusters
+                    and (slices == 1 or 2 * slices <= layout.unit_columns)
+                    and plan.stages(layout) > 1
+                ):
+                    yield plan
+
+
+def cost(plan: PackedWidePlan, m: int, layout: Layout) -> float:
+    """The dearest of memory, cache, tensor cores and one warpgroup's own time, turn by turn, then the meeting of slices."""
+    turns = ceil_div(plan.tiles(layout, m) * plan.slices, plan.blocks)
+    steps = ceil_div(layout.unit_columns, plan.slices)
+    rows, tokens = UNIT_ROWS * plan.warpgroups, max(plan.tokens, FEW_TOKENS)
+    tile = rows * plan.tokens
+    step = max(
+        rows * tokens * 256 / MULTIPLIED,
+        (plan.fetched(m) * 256 + plan.warpgroups * layout.unit_bytes) / CACHED,
+        layout.nbytes / READ / turns / steps,
+        (4 * tokens + DECODED) / CYCLES,
+    )
+    meeting = 0.5 + tile / 3e4 if plan.slices > 1 else 0.0
+    return turns * (steps * step + 0.3 + tile / 3e4) + meeting + (0.0 if plan.spare else 0.5)
+
+
+@lru_cache(maxsize=4096)
+def plan_for(m: int, layout: Layout, multiprocessors: int) -> PackedWidePlan | None:
+    """The plan of M tokens of a linear that should cost least; None where there is none."""
+    if not FEWEST_TOKENS <= m <= MOST_TOKENS or layout.rows % 16 or layout.columns % 8:
+        return None
+    most = next(size for size in STEPS_OF_TOKENS if size >= m)
+    found = plans(most, layout, multiprocessors)
+    return min(found, key=lambda plan: cost(plan, most, layout), default=None)
+
+
+def plans_ahead(layout: Layout, multiprocessors: int) -> Iterator[PackedWidePlan]:
+    """All that `plan_for` gives for a linear."""
+    found = (plan_for(m, layout, multiprocessors) for m in STEPS_OF_TOKENS)
+    yield from dict.fromkeys(plan for plan in found if plan is not None)

@@ -6,16 +6,10 @@ import cupy as cp
 import numpy as np
 
 from benchmarks.chain import random_bits
+from benchmarks.qwen_shapes import MODELS
 from llmrs_cli.engine.backends.cuda import CudaBackend
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.handles import Geometry, LayerWeights, ModelWeights
-
-# C, layers, heads, kv heads, head size, F, vocabulary, tied
-MODELS = {
-    "7b": (3584, 28, 28, 4, 128, 18944, 152064, False),
-    "3b": (2048, 36, 16, 2, 128, 11008, 151936, True),
-    "0.5b": (896, 24, 14, 2, 64, 4864, 151936, True),
-}
 
 
 def linear(n: int, k: int, bias: bool = False) -> CudaLinear:

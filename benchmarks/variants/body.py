@@ -16,24 +16,28 @@ from llmrs_cli.engine.backends.cuda import CudaBackend
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, Paths
 from llmrs_cli.engine.backends.handles import ModelWeights
 
-SIZES = {"7b": (1, 2, 8, 16, 64, 128, 192, 256), "3b": (1, 8, 64, 192), "0.5b": (1, 8, 64, 192)}
-"""Tokens of a step; more than 128 but for 256 are 64 that decode and a prompt's chunk."""
+SIZES = {
+    "7b": (1, 2, 4, 8, 12, 16, 64, 128, 192, 256, 512, 1024),
+    "3b": (1, 4, 8, 12, 16, 64, 128, 192, 256, 512, 1024),
+    "0.5b": (1, 4, 8, 12, 16, 64, 128, 192, 256, 512, 1024),
+}
+"""Tokens of a step; of more than 64, 64 decode and the others are a prompt's chunk."""
 CONTEXT = 320
-PROMPT = 8192
+PROMPT = 2048
 
 
 def settings(tokens: int) -> Iterator[tuple[str, Paths]]:
     yield "as measured", MEASURED
     if tokens <= 2:
         yield "no rows", replace(MEASURED, rows=False)
-    if tokens <= 8:
+    if tokens <= 64:
         yield "no clusters in attention", replace(MEASURED, few_attend=False)
-    if tokens > 16:
-        yield "wide silu", replace(MEASURED, wide_silu=range(17, 257))
+    if tokens > 2:
+        yield "linear_small and cuBLASLt", replace(MEASURED, wide=lambda *_: None)
 
 
 def time_prompts(table: Table, model: ModelWeights, name: str) -> None:
-    """A chunk of 8,192 tokens of one prompt."""
+    """A prompt of 2,048 tokens."""
     for setting, paths in (
         ("as measured", MEASURED),
         ("two tiles a block", replace(MEASURED, two_tiles=True)),
@@ -52,7 +56,7 @@ def time_model(table: Table, name: str) -> None:
         for setting, paths in settings(tokens):
             backend = CudaBackend(0, paths=paths)
             backend._bf16 = True
-            decodes = 64 if 128 < tokens < 256 else tokens
+            decodes = min(tokens, 64)
             us = body_us(backend, model, name, decodes, CONTEXT, tokens - decodes)
             table.add(f"{name} body T={tokens}", setting, us)
             backend.close()

@@ -1,5 +1,7 @@
 """Where the body of a step goes, launch by launch, at the sizes that throughput is made of: medians over the layers.
 
+    python3 -m benchmarks.variants.parts OUT.json [7b …] [64+128 …]
+
 As `llmrs bench -s profile` does for decode steps: recordings are cut after each launch, and what one more adds is its time.
 """
 
@@ -42,8 +44,9 @@ def time_parts(table: Table, name: str, decodes: int, prompt: int) -> None:
 
 def main() -> None:
     table = Table(Path(sys.argv[1]))
-    for name in ("7b", "3b", "0.5b"):
-        for decodes, prompt in CASES:
+    cases = [tuple(map(int, pair.split("+"))) for pair in sys.argv[2:] if "+" in pair] or CASES
+    for name in [name for name in sys.argv[2:] if "+" not in name] or ["7b", "3b", "0.5b"]:
+        for decodes, prompt in cases:
             time_parts(table, name, decodes, prompt)
             cp.get_default_memory_pool().free_all_blocks()
 

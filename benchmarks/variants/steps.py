@@ -11,7 +11,7 @@ import cupy as cp
 import numpy as np
 
 from benchmarks.chain import random_bits
-from benchmarks.random_models import MODELS
+from benchmarks.qwen_shapes import MODELS
 from llmrs_cli.engine.arrays import StepBatch
 from llmrs_cli.engine.backends.base import RowLimits
 from llmrs_cli.engine.backends.cuda import CudaBackend

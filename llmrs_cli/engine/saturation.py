@@ -41,8 +41,8 @@ class Saturations:
         self._count("attend", self._looks.saturated(mixed, self._tokens))
         return mixed
 
-    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
-        self._backend.project_add(x, weight, hidden)
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden, norm: Vector | None = None) -> None:
+        self._backend.project_add(x, weight, hidden, norm)
 
     def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Array:
         self._count_norm("mlp norm", hidden, layer.mlp_norm)

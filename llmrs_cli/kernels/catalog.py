@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from llmrs_cli.kernels import (
     attend_decode,
     attend_few,
@@ -20,7 +22,9 @@ from llmrs_cli.kernels import (
     sample,
     scatter,
     silu_mul,
+    wide_plans,
 )
+from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
 
 HEAD_DIMS = (64, 96, 128, 256)
@@ -76,7 +80,15 @@ def all_units(arch: str) -> tuple[Unit, ...]:
     return tuple(units)
 
 
-def candidate_units(bf16: bool) -> tuple[Unit, ...]:
-    """Units of the kernels that no default runs yet, all of them for Hopper: they wait for their measurement."""
-    plans = (linear_wide.default_plan(m, n, 132) for m in (64, 128, 192, 256) for n in (37888, 22016, 9728))
-    return tuple(dict.fromkeys(linear_wide.unit(bf16, plan) for plan in plans))
+def wide_units(
+    bf16: bool, linears: Iterable[tuple[int, int, Epilogue]], arch: str, multiprocessors: int
+) -> tuple[Unit, ...]:
+    """Units for more than a few tokens of linears (N, K, what follows)."""
+    if arch != HOPPER:
+        return ()
+    found = (
+        linear_wide.unit(bf16, plan, epilogue)
+        for n, k, epilogue in linears
+        for plan in wide_plans.plans_ahead(n, k, multiprocessors)
+    )
+    return tuple(dict.fromkeys(found))

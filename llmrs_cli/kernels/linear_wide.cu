@@ -1,14 +1,17 @@
 // y = x · Wᵀ for more than a few tokens on Hopper: the copy engine brings tiles, wgmma multiplies them.
 //
 // A block multiplies a tile of TOKENS = 64 · WGS tokens with ROWS rows of W, 64 columns a step: each of WGS warpgroups
-// has 64 tokens and all rows, one more starts the copies. CLUSTER blocks work on neighbouring rows of W and
-// the same tokens: each fetches its share of the tokens for all of them, since tokens and not weights are what a
-// multiprocessor would read most. A grid fills the GPU once and takes turns at the tiles; the copies run ahead from one
-// tile into the next. Where there are too few tiles, each is cut into `slices` along K: their sums meet in memory, and
-// the block that comes last adds them up, in their order, whoever it is.
+// has 64 tokens and all rows, one more starts the copies. SLICES blocks, a cluster, each take a part of K, so that few
+// rows keep the whole GPU reading; their sums meet in shared memory, in the order of the slices. Without slices a grid
+// fills the GPU once and takes turns at the tiles; the copies run ahead from one into the next.
 //
-// The first weights are on their way before wait_for_previous(). Epilogues stand in linear.cuh.
-// Design after the ping-pong kernels of CUTLASS 3 (Thakkar et al., 2023), stream-K's meeting after Osama et al., 2023.
+// The first weights are on their way before wait_for_previous(), and where RESIDENT is 2 before the kernel ahead has
+// left its multiprocessor. Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the first
+// time comes slowly.
+//
+// A norm between two products needs no kernel: after ADD, x' = residual · the norm's weights is left in 16 bits, and the
+// squares of the residual summed over each block's rows; the product that follows takes x' and scales its sums by 1 / rms.
+// Design after the warp-specialised kernels of CUTLASS 3 (Thakkar et al., 2023).
 #ifndef WGS
 #define WGS 1
 #endif
@@ -18,75 +21,85 @@
 #ifndef STAGES
 #define STAGES 4
 #endif
-#ifndef CLUSTER
-#define CLUSTER 2
+#ifndef SLICES
+#define SLICES 1
+#endif
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
+#ifndef EPILOGUE
+#define EPILOGUE 0
 #endif
 #define WARPS (4 * WGS + 4)
 #include "linear.cuh"
 #include "tensor_copy.cuh"
 #include "wgmma_shared.cuh"
+#include "wide_epilogue.cuh"
 
 constexpr int TOKENS = 64 * WGS, COLUMNS = 64, MULTIPLIERS = 128 * WGS;
 constexpr int X_BYTES = TOKENS * 128, W_BYTES = ROWS * 128, STAGE_BYTES = X_BYTES + W_BYTES;
-constexpr int SHARE = TOKENS / CLUSTER;  // tokens that a block fetches for its cluster
-constexpr int PART = TOKENS * ROWS;      // sums of a tile
-constexpr int REGISTERS = WGS == 4 ? 112 : WGS == 3 ? 160 : 240;  // what the copying warps can spare, shared out
+constexpr int UNITS = ROWS / 16;  // rows that stay together: gates with their ups
+// What the copying warps can spare, shared out.
+constexpr int COPYING = 32, LAUNCHED = 65536 / (RESIDENT * WARPS * 32) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
+constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
 
 struct Work {
     const Problem& p;
-    int token_tiles, items, slices, steps;
-    DEVICE Work(const Problem& p, int slices)
-        : p(p), token_tiles((p.m + TOKENS - 1) / TOKENS), slices(slices), steps((p.k + COLUMNS - 1) / COLUMNS) {
-        items = (p.n + ROWS * CLUSTER - 1) / (ROWS * CLUSTER) * token_tiles * slices;
+    int token_tiles, items, steps;
+    DEVICE Work(const Problem& p) : p(p), token_tiles((p.m + TOKENS - 1) / TOKENS), steps((p.k + COLUMNS - 1) / COLUMNS) {
+        items = (p.n + ROWS - 1) / ROWS * token_tiles;
     }
 };
 
-// One turn of a block: a tile, and the slice of K.
+// One turn of a block: its first token and row, and its steps of K.
 struct Turn {
-    int slice, tile, token, row, first, past;  // tile: of all tiles; token, row: its first ones; steps of K
-    DEVICE Turn(const Work& work, int item, int rank) {
-        slice = item % work.slices;
-        const int whole = item / work.slices, row_tile = whole / work.token_tiles * CLUSTER + rank;
-        token = whole % work.token_tiles * TOKENS, row = row_tile * ROWS;
-        tile = row_tile * work.token_tiles + whole % work.token_tiles;
-        first = work.steps * slice / work.slices, past = work.steps * (slice + 1) / work.slices;
+    int token, row, first, past;
+    DEVICE Turn(const Work& work, int item, int slice) {
+        const int rows = work.token_tiles == 1 ? item : item / work.token_tiles;
+        token = (item - rows * work.token_tiles) * TOKENS, row = rows * ROWS;
+        first = work.steps * slice / SLICES, past = work.steps * (slice + 1) / SLICES;
     }
 };
 
-DEVICE void copy_tiles(const Work& work, const TensorMap& weights, const TensorMap& x, u32 ring, u32 full, u32 empty,
-                       int rank) {
-    int slot = 0, ahead = 0;
+// Where the next step goes in the ring.
+struct Slot {
+    int at = 0;
     u32 phase = 0;
-    auto copy_weights = [&](const Turn& turn, int step) {
-        barrier_expect(full + slot * 8, STAGE_BYTES);
-        copy_box(ring + slot * STAGE_BYTES + X_BYTES, weights, step * COLUMNS, turn.row, full + slot * 8);
-    };
-    auto copy_x = [&](const Turn& turn, int step, int slot) {
-        const u32 to = ring + slot * STAGE_BYTES + rank * SHARE * 128;
-        const int token = turn.token + rank * SHARE;
-        if constexpr (CLUSTER > 1)
-            copy_box_to(to, x, step * COLUMNS, token, full + slot * 8, (1 << CLUSTER) - 1);
-        else
-            copy_box(to, x, step * COLUMNS, token, full + slot * 8);
-    };
-    const int first = blockIdx.x / CLUSTER, stride = gridDim.x / CLUSTER;
+    DEVICE void next() {
+        if (++at == STAGES) at = 0, phase ^= 1;
+    }
+};
+
+// The copies of a block. `fetched`: tokens of a step.
+struct Copies {
+    const TensorMap &weights, &x;
+    u32 ring, full;
+    int slice, fetched;
+    DEVICE void weight(const Turn& turn, int step, int at) const {
+        barrier_expect(full + at * 8, W_BYTES + fetched * 128);
+        copy_box(ring + at * STAGE_BYTES + X_BYTES, weights, step * COLUMNS, turn.row, full + at * 8);
+    }
+    DEVICE void tokens(const Turn& turn, int step, int at) const {
+        copy_box(ring + at * STAGE_BYTES, x, step * COLUMNS, turn.token, full + at * 8);
+    }
+};
+
+// All but the first `ahead` weights, which are on their way.
+DEVICE void copy_tiles(const Work& work, const Copies& copies, u32 empty, int ahead) {
+    const int first = blockIdx.x / SLICES, stride = gridDim.x / SLICES;
+    Slot slot;
     if (first < work.items) {
-        const Turn turn(work, first, rank);
-        ahead = min(STAGES, turn.past - turn.first);
-        for (; slot < ahead; slot++) copy_weights(turn, turn.first + slot);
-        wait_for_previous();
-        for (int s = 0; s < ahead; s++) copy_x(turn, turn.first + s, s);
-        if (slot == STAGES) slot = 0, phase ^= 1;
+        const Turn turn(work, first, copies.slice);
+        for (int s = 0; s < ahead; s++, slot.next()) copies.tokens(turn, turn.first + s, s);
     }
 #pragma unroll 1
     for (int item = first; item < work.items; item += stride) {
-        const Turn turn(work, item, rank);
+        const Turn turn(work, item, copies.slice);
 #pragma unroll 1
-        for (int step = turn.first + ahead; step < turn.past; step++) {
-            barrier_wait(empty + slot * 8, phase ^ 1);
-            copy_weights(turn, step);
-            copy_x(turn, step, slot);
-            if (++slot == STAGES) slot = 0, phase ^= 1;
+        for (int step = turn.first + ahead; step < turn.past; step++, slot.next()) {
+            barrier_wait(empty + slot.at * 8, slot.phase ^ 1);
+            copies.weight(turn, step, slot.at);
+            copies.tokens(turn, step, slot.at);
         }
         ahead = 0;
     }
@@ -95,139 +108,162 @@ DEVICE void copy_tiles(const Work& work, const TensorMap& weights, const TensorM
 // A thread's sums: of tokens g and g + 8 of its warp's 16, and of rows 8j + 2c and the next.
 typedef float Sums[ROWS / 8][4];
 
-// This block's sums are stored; true in the block that is the last of its tile, with the sums of all slices.
-DEVICE bool gather(const Turn& turn, int slices, Sums& d, float* partials, int* arrivals, int* last) {
-    float4* mine = reinterpret_cast<float4*>(partials + i64(turn.tile * slices + turn.slice) * PART) + threadIdx.x;
+// The sums of all slices of a tile meet: each block writes its share of the rows, SHARE units at most.
+constexpr int SHARE = (UNITS + SLICES - 1) / SLICES;
+
+DEVICE void meet(Writer& writer, const Sums& d, Before (&before)[SHARE], int column, u8* ring, int slice) {
+    float4* mine = reinterpret_cast<float4*>(ring) + threadIdx.x;
 #pragma unroll
-    for (int j = 0; j < ROWS / 8; j++) __stcg(mine + j * MULTIPLIERS, make_float4(d[j][0], d[j][1], d[j][2], d[j][3]));
-    __threadfence();
-    asm volatile("bar.sync 1, %0;" :: "n"(MULTIPLIERS) : "memory");
-    if (threadIdx.x == 0) *last = atomicAdd(&arrivals[turn.tile], 1) == slices - 1;
-    asm volatile("bar.sync 1, %0;" :: "n"(MULTIPLIERS) : "memory");
-    if (!*last) return false;
-    __threadfence();
+    for (int i = 0; i < SHARE; i++)
+        before[i].load_residual(writer.p, writer.token, column + (i * SLICES + slice) * 16);
+    asm volatile("bar.sync 1, %0;" :: "n"(MULTIPLIERS) : "memory");  // nobody reads the ring any more
 #pragma unroll
-    for (int j = 0; j < ROWS / 8; j++) d[j][0] = d[j][1] = d[j][2] = d[j][3] = 0.0f;
+    for (int j = 0; j < ROWS / 8; j++) mine[j * MULTIPLIERS] = make_float4(d[j][0], d[j][1], d[j][2], d[j][3]);
+    cluster_sync();
+    float2 sums[SHARE][2][2];
+#pragma unroll
+    for (int i = 0; i < SHARE; i++) {
+        const int unit = min(i * SLICES + slice, UNITS - 1);
+        const u32 at = shared_address(mine + unit * 2 * MULTIPLIERS);
+        float4 part[SLICES][2];
+#pragma unroll
+        for (int s = 0; s < SLICES; s++) {
+            const u32 there = cluster_address(at, s);
+            part[s][0] = load_cluster(there), part[s][1] = load_cluster(there + MULTIPLIERS * 16);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float4 sum = part[0][h];
+#pragma unroll
+            for (int s = 1; s < SLICES; s++)
+                sum.x += part[s][h].x, sum.y += part[s][h].y, sum.z += part[s][h].z, sum.w += part[s][h].w;
+            sums[i][h][0] = make_float2(sum.x, sum.y), sums[i][h][1] = make_float2(sum.z, sum.w);
+        }
+    }
+    cluster_arrive();  // this block reads of no other any more
+#pragma unroll
+    for (int i = 0; i < SHARE; i++)
+        if (i * SLICES + slice < UNITS) writer.write(before[i], column + (i * SLICES + slice) * 16, sums[i]);
+}
+
+// What the multiplying warps share.
+struct Ring {
+    u8* bytes;
+    u32 full, empty;
+    // All threads of a warpgroup are done with a slot.
+    DEVICE void release(int at) const {
+        if (threadIdx.x % 128 == 0) barrier_arrive(empty + at * 8);
+    }
+};
+
+DEVICE void multiply(const Ring& ring, const Turn& turn, Slot& slot, Sums& d) {
+    const u32 xs = shared_address(ring.bytes) + threadIdx.x / 128 * 64 * 128, ws = shared_address(ring.bytes) + X_BYTES;
+    int before = -1;
 #pragma unroll 1
-    for (int s = 0; s < slices; s++) {
-        const float4* part = mine + i64(s - turn.slice) * (PART / 4);
+    for (int step = turn.first; step < turn.past; step++, slot.next()) {
+        barrier_wait(ring.full + slot.at * 8, slot.phase);
+        const u32 at = slot.at * STAGE_BYTES;
+        wgmma_begin(d);
 #pragma unroll
-        for (int j = 0; j < ROWS / 8; j++) {
-            const float4 v = __ldcg(part + j * MULTIPLIERS);
-            d[j][0] += v.x, d[j][1] += v.y, d[j][2] += v.z, d[j][3] += v.w;
+        for (int i = 0; i < COLUMNS / 16; i++)
+            wgmma(d, wgmma_operand(xs + at, i), wgmma_operand(ws + at, i), step > turn.first || i > 0);
+        wgmma_end();
+        if (before >= 0) {  // the step before is done with its slot
+            wgmma_wait<1>(d);
+            ring.release(before);
         }
+        before = slot.at;
     }
-    if (threadIdx.x == 0) arrivals[turn.tile] = 0;
-    return true;
+    wgmma_wait<0>(d);
+    if (SLICES == 1) ring.release(before);
 }
 
-DEVICE void write(const Problem& p, int epilogue, const Turn& turn, const Sums& d) {
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const int token = turn.token + threadIdx.x / 32 * 16 + g;
-    float* wide = static_cast<float*>(p.out);
-    u32* narrow = static_cast<u32*>(p.out);
-#pragma unroll
-    for (int j = 0; j < ROWS / 8; j++) {
-        const int row = turn.row + j * 8 + 2 * c;
-        if (row >= p.n || (epilogue == SILU && j % 2)) continue;
-        const float2 bias = p.bias ? *reinterpret_cast<const float2*>(p.bias + row) : make_float2(0.0f, 0.0f);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int t = token + half * 8;
-            if (t >= p.m) continue;
-            float a = d[j][half * 2] * p.alpha + bias.x, b = d[j][half * 2 + 1] * p.alpha + bias.y;
-            const i64 at = i64(t) * p.n + row;
-            if (epilogue == STORE) {
-                narrow[at / 2] = pack2(a, b);
-            } else if (epilogue == SILU) {
-                const int up = j + 1 < ROWS / 8 ? j + 1 : j;
-                const float2 more = p.bias ? *reinterpret_cast<const float2*>(p.bias + row + 8) : make_float2(0.0f, 0.0f);
-                const float u = d[up][half * 2] * p.alpha + more.x, v = d[up][half * 2 + 1] * p.alpha + more.y;
-                a = a / (1.0f + __expf(-a)) * u * HEADROOM, b = b / (1.0f + __expf(-b)) * v * HEADROOM;
-                narrow[(i64(t) * (p.n / 2) + turn.row / 2 + j * 4 + 2 * c) / 2] = pack2(a, b);
-            } else {
-                float2* to = reinterpret_cast<float2*>(wide + at);
-                if (epilogue == ADD) {
-                    const float2 before = *to;
-                    a += before.x, b += before.y;
-                }
-                *to = make_float2(a, b);
-            }
-        }
-    }
-}
-
-DEVICE void multiply_tiles(const Work& work, int epilogue, u32 ring, u32 full, u32 empty, int rank, float* partials,
-                           int* arrivals, int* last) {
-    const int group = threadIdx.x / 128;
+DEVICE void multiply_tiles(const Work& work, const Norms& norms, const Ring& ring) {
+    const int own = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // of a tile's tokens
+    const int two = threadIdx.x % 4 * 2, slice = blockIdx.x % SLICES;
     Sums d;
-    int slot = 0;
-    u32 phase = 0;
-    auto release = [&](int slot) {
-        if (threadIdx.x % 128 < CLUSTER) barrier_arrive(empty + slot * 8, threadIdx.x % 128);
-    };
-    wait_for_previous();
-#pragma unroll 1
-    for (int item = blockIdx.x / CLUSTER; item < work.items; item += gridDim.x / CLUSTER) {
-        const Turn turn(work, item, rank);
-        int before = -1;
-#pragma unroll 1
-        for (int step = turn.first; step < turn.past; step++) {
-            barrier_wait(full + slot * 8, phase);
-            const u32 x = ring + slot * STAGE_BYTES + group * 64 * 128, w = ring + slot * STAGE_BYTES + X_BYTES;
-            wgmma_begin(d);
+    Slot slot;
+    if constexpr (SLICES > 1) {
+        const Turn turn(work, blockIdx.x / SLICES, slice);
+        Before before[SHARE];
 #pragma unroll
-            for (int i = 0; i < COLUMNS / 16; i++)
-                wgmma(d, wgmma_operand(x, i), wgmma_operand(w, i), step > turn.first || i > 0);
-            wgmma_end();
-            if (before >= 0) {  // the step before is done with its slot
-                wgmma_wait<1>(d);
-                release(before);
+        for (int i = 0; i < SHARE; i++) before[i].load(work.p, norms, turn.row + (i * SLICES + slice) * 16 + two);
+        wait_for_previous();
+        Writer writer(work.p, norms, turn.token + own);
+        multiply(ring, turn, slot, d);
+        meet(writer, d, before, turn.row + two, ring.bytes, slice);
+        writer.leave(turn.row / ROWS * SLICES + slice);
+    } else {
+        wait_for_previous();
+#pragma unroll 1
+        for (int item = blockIdx.x; item < work.items; item += gridDim.x) {
+            const Turn turn(work, item, 0);
+            Writer writer(work.p, norms, turn.token + own);
+            multiply(ring, turn, slot, d);
+#pragma unroll
+            for (int u = 0; u < UNITS; u++) {
+                const float(&g)[4] = d[2 * u], (&r)[4] = d[2 * u + 1];
+                const float2 sums[2][2] = {{make_float2(g[0], g[1]), make_float2(g[2], g[3])},
+                                           {make_float2(r[0], r[1]), make_float2(r[2], r[3])}};
+                const int column = turn.row + u * 16 + two;
+                Before before;
+                before.load(work.p, norms, column);
+                before.load_residual(work.p, writer.token, column);
+                writer.write(before, column, sums);
             }
-            before = slot;
-            if (++slot == STAGES) slot = 0, phase ^= 1;
+            writer.leave(turn.row / ROWS);
         }
-        wgmma_wait<0>(d);
-        release(before);
-        if (work.slices == 1 || gather(turn, work.slices, d, partials, arrivals, last))
-            write(work.p, epilogue, turn, d);
     }
 }
 
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS * 32, 1) linear_wide(
+extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARPS * 32, RESIDENT) linear_wide(
     const __grid_constant__ TensorMap weights,  // (N, K), boxes of ROWS
-    const __grid_constant__ TensorMap x,        // (M, K), boxes of SHARE
+    const __grid_constant__ TensorMap x,        // (M, K), boxes of `fetched`
     float alpha,
     const float* bias,  // (N,) or null
     void* out,
-    float* partials,    // [tiles][slices][PART], if slices > 1
-    int* arrivals,      // one for each tile, zero before and after
-    int m, int n, int k, int slices, int epilogue) {
+    const float* squares,  // (M, stride) or null: of x before its norm, in `parts` sums
+    int parts, int stride, float eps,
+    const float* norm,     // (N,) or null: weights of the norm that follows
+    HALF* normed,          // (M, N)
+    float* left,           // (M, left_stride)
+    int left_stride, int m, int n, int k, int fetched) {
     extern __shared__ __align__(16) u8 shared[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
-    __shared__ int last;
-    const u32 ring = (shared_address(shared) + 1023) & ~1023u;
+    u8* ring = shared + ((1024 - shared_address(shared) % 1024) & 1023);
     const u32 full = shared_address(barriers), empty = full + 8 * STAGES;
-    const int rank = blockIdx.x % CLUSTER;
     Problem p{};
     p.alpha = alpha, p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k;
-    const Work work(p, slices);
+    const Work work(p);
+    const Norms norms{squares, parts, stride, eps, norm, normed, left, left_stride};
+    const Copies copies{weights, x, shared_address(ring), full, int(blockIdx.x) % SLICES, fetched};
+    int ahead = 0;
     allow_next();
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == MULTIPLIERS) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, WGS * CLUSTER);
+            barrier_init(empty + s * 8, WGS);
         }
         barriers_ready();
+        prefetch_map(x);
+        if (int(blockIdx.x / SLICES) < work.items) {
+            const Turn turn(work, blockIdx.x / SLICES, copies.slice);
+            ahead = min(STAGES, turn.past - turn.first);
+            for (int s = 0; s < ahead; s++) copies.weight(turn, turn.first + s, s);
+        }
     }
-    cluster_sync();
+    __syncthreads();
     if (threadIdx.x >= MULTIPLIERS) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-        if (threadIdx.x == MULTIPLIERS) copy_tiles(work, weights, x, ring, full, empty, rank);
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COPYING));
+        if (threadIdx.x == MULTIPLIERS) {
+            wait_for_previous();
+            copy_tiles(work, copies, empty, ahead);
+        }
         __syncwarp();
+        if constexpr (SLICES > 1) cluster_sync(), cluster_arrive();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS));
-        multiply_tiles(work, epilogue, ring, full, empty, rank, partials, arrivals, &last);
+        multiply_tiles(work, norms, Ring{ring, full, empty});
     }
-    cluster_sync();  // nobody arrives at the barriers of a block that has left
+    if constexpr (SLICES > 1) cluster_wait();  // nobody leaves while another reads its sums
 }

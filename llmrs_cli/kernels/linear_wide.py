@@ -10,65 +10,35 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.tensor_map import tensor_map
+from llmrs_cli.kernels.wide_plans import COLUMNS, WidePlan
 
 EPILOGUES: tuple[Epilogue, ...] = ("store", "add", "silu", "logits")
-GROUP_TOKENS = 64
-"""Tokens of one warpgroup."""
-MAX_GROUPS = 4
-MOST_ROWS = {1: 192, 2: 192, 3: 176, 4: 128}
-"""Of a tile, by warpgroups: as many as registers hold sums."""
-SHARED = 227 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class WidePlan:
-    """How one linear is spread."""
+class Ahead:
+    """What a sum leaves for the norm that follows, so that it needs no kernel of its own."""
 
-    blocks: int
-    """Of the grid, a multiple of `cluster`."""
-    groups: int
-    """Warpgroups that multiply, 64 tokens each."""
-    rows: int
-    """Of W in a tile, a multiple of 16."""
-    cluster: int = 2
-    """Blocks that share the tokens that they fetch."""
-    slices: int = 1
-    """Parts of K that different blocks take."""
-
-    @property
-    def stages(self) -> int:
-        """Steps in flight: as many as shared memory holds."""
-        return min((SHARED - 2048) // ((GROUP_TOKENS * self.groups + self.rows) * 128), 12)
-
-    def tiles(self, m: int, n: int) -> int:
-        """Tiles of M tokens and N rows, in whole clusters."""
-        return ceil_div(n, self.rows * self.cluster) * self.cluster * ceil_div(m, GROUP_TOKENS * self.groups)
+    norm: Any
+    """(K,) float32, the weights of the norm"""
+    values: Any
+    """(M, K) 16-bit: residual · weights, not yet divided by its root mean square"""
+    squares: Any
+    """(M, S) float32: the squares of the residual in `parts` sums, S of them or more"""
+    parts: int
 
 
-def scratch_sizes(plan: WidePlan, m: int, n: int) -> tuple[int, int]:
-    """Elements of a `Scratch`."""
-    tiles = plan.tiles(m, n)
-    part = GROUP_TOKENS * plan.groups * plan.rows
-    return (tiles * plan.slices * part if plan.slices > 1 else 1), tiles
-
-
-def default_plan(m: int, n: int, multiprocessors: int) -> WidePlan:
-    """Tiles that leave the fewest multiprocessors without work in the last turn; K is not cut."""
-    groups = min(ceil_div(m, GROUP_TOKENS), MAX_GROUPS)
-    blocks = multiprocessors // 2 * 2
-
-    def turns_rows(rows: int) -> int:
-        return ceil_div(WidePlan(blocks, groups, rows).tiles(m, n), blocks) * (rows + 16)
-
-    rows = min(range(64, MOST_ROWS[groups] + 1, 16), key=lambda r: (turns_rows(r), -r))
-    return WidePlan(blocks, groups, rows)
-
-
-def unit(bf16: bool, plan: WidePlan) -> Unit:
+def unit(bf16: bool, plan: WidePlan, epilogue: Epilogue) -> Unit:
     """The translation unit that serves a plan."""
-    sizes = (("WGS", plan.groups), ("ROWS", plan.rows), ("STAGES", plan.stages), ("CLUSTER", plan.cluster))
+    sizes = (
+        ("WGS", plan.groups),
+        ("ROWS", plan.rows),
+        ("STAGES", plan.stages),
+        ("SLICES", plan.slices),
+        ("RESIDENT", 1 if plan.room == "all" else 2),
+        ("EPILOGUE", EPILOGUES.index(epilogue)),
+    )
     return Unit("linear_wide", (("BF16", int(bf16)), *sizes))
 
 
@@ -84,9 +54,14 @@ def _kernel(source: Unit, epilogue: Epilogue, n: int) -> Kernel:
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", (n,), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", n // 2 if epilogue == "silu" else n)),
-            Buffer("partials", "f32", ("partials",)),
-            Buffer("arrivals", "i32", ("arrivals",)),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "slices", "epilogue")),
+            Buffer("squares", "f32", ("M", "S"), optional=True),
+            Scalar("parts", "i32"),
+            Scalar("stride", "i32"),
+            Scalar("eps", "f32"),
+            Buffer("norm", "f32", (n,), optional=True),
+            Buffer("normed", "u16", ("M", n), optional=True),
+            Buffer("left", "f32", ("M", "L"), optional=True),
+            *(Scalar(name, "i32") for name in ("left_stride", "m", "n", "k", "fetched")),
         ),
     )
 
@@ -99,21 +74,44 @@ def linear_wide(
     weight: Any,
     x: Any,
     out: Any,
-    scratch: Scratch,
     *,
     bias: Any = None,
     alpha: float = 1.0,
+    ahead: Ahead | None = None,
+    eps: float = 0.0,
+    leaves: Ahead | None = None,
 ) -> None:
-    """out = epilogue(alpha · x · Wᵀ + bias) for any number of tokens; arguments as those of `linear_small`."""
+    """out = epilogue(alpha · x · Wᵀ + bias) for any number of tokens; arguments as those of `linear_small`.
+
+    `ahead` holds x before its norm, whose `eps` it takes; `leaves` takes what "add" leaves for the norm after it.
+    """
     (m, k), n = x.shape, weight.shape[0]
     if k % 8 or n % 16 or weight.shape[1] != k:
         raise EngineFault(f"linear_wide cannot serve {m} tokens of {tuple(weight.shape)}.")
-    scratch.check(*scratch_sizes(plan, m, n))
-    share = GROUP_TOKENS * plan.groups // plan.cluster
-    shared = plan.stages * (GROUP_TOKENS * plan.groups + plan.rows) * 128 + 1024
-    _kernel(unit(bf16, plan), epilogue, n).launch(
+    if (
+        plan.slices > ceil_div(k, COLUMNS)
+        or plan.blocks % plan.slices
+        or (plan.slices > 1 and plan.blocks != plan.tiles(m, n) * plan.slices)
+    ):
+        raise EngineFault(f"linear_wide has no place for {m} tokens of {tuple(weight.shape)} in {plan}.")
+    if leaves is not None and (epilogue != "add" or leaves.parts != plan.parts(n)):
+        raise EngineFault(
+            f"linear_wide leaves {plan.parts(n)} sums of squares after an add, not {leaves.parts}."
+        )
+    for handed in (ahead, leaves):
+        if handed is not None and (handed.squares.shape[1] % 4 or handed.squares.shape[1] < handed.parts):
+            raise EngineFault(
+                f"linear_wide has no room for {handed.parts} sums in rows of {handed.squares.shape[1]}."
+            )
+    fetched = plan.fetched(m)
+    squares, parts = (None, 0) if ahead is None else (ahead.squares, ahead.parts)
+    norm, normed, left = (
+        (None, None, None) if leaves is None else (leaves.norm, leaves.values, leaves.squares)
+    )
+    _kernel(unit(bf16, plan, epilogue), epilogue, n).launch(
         device,
-        Shape((plan.blocks, 1, 1), (128 * (plan.groups + 1), 1, 1), shared, 1),
-        tensor_map(weight, plan.rows), tensor_map(x, share), alpha, bias, out, scratch.partials, scratch.arrivals,
-        m, n, k, plan.slices, EPILOGUES.index(epilogue),
+        Shape((plan.blocks, 1, 1), (128 * (plan.groups + 1), 1, 1), plan.shared, 1),
+        tensor_map(weight, plan.rows), tensor_map(x, fetched), alpha, bias, out,
+        squares, parts, 0 if squares is None else squares.shape[1], eps,
+        norm, normed, left, 0 if left is None else left.shape[1], m, n, k, fetched,
     )  # fmt: skip

@@ -9,6 +9,8 @@ from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shap
 from llmrs_cli.kernels.loader import Unit
 
 WARPS = 4
+MANY_TOKENS, TURNS = 512, 4
+"""From how many tokens on a warp handles so many heads: to begin a block then costs more than it does."""
 MAX_HEAD_DIM = 256
 
 
@@ -62,8 +64,9 @@ def rope_store(
     kv_heads = keys.shape[1]
     total = heads + 2 * kv_heads
     sequences = 0 if first_tile is None else first_tile.size - 1
+    turns = 1 if tokens < MANY_TOKENS else TURNS
     _kernel(bf16, total * d).launch(
         device,
-        Shape((ceil_div(total, WARPS), tokens, 1), (WARPS * 32, 1, 1)),
+        Shape((ceil_div(total, WARPS * turns), tokens, 1), (WARPS * 32, 1, 1)),
         qkv, positions, slots, table, *norms, q, keys, values, first_tile, heads, kv_heads, d, eps, sequences,
     )  # fmt: skip

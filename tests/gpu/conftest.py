@@ -25,3 +25,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def device(tmp_path_factory: pytest.TempPathFactory) -> CudaDevice:
     """GPU 0 with a fresh kernel cache."""
     return CudaDevice(0, CubinCache(tmp_path_factory.mktemp("kernels")))
+
+
+@pytest.fixture
+def hopper(device: CudaDevice) -> CudaDevice:
+    """The GPU where it has a copy engine and `wgmma`."""
+    if device.loader.arch != "sm_90a":
+        pytest.skip(reason="this kernel is for Hopper")
+    return device

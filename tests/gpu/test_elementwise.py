@@ -25,7 +25,7 @@ def test_embedding_takes_rows(device: CudaDevice, bf16: bool, c: int) -> None:
 
 
 @pytest.mark.parametrize("bf16", TYPES)
-@pytest.mark.parametrize("c", [96, 3584])
+@pytest.mark.parametrize("c", [4, 96, 896, 3584, 4096, 4100, 8192])
 @pytest.mark.parametrize("gathered", [True, False])
 def test_norm(device: CudaDevice, bf16: bool, c: int, gathered: bool) -> None:
     rng = np.random.default_rng(c)

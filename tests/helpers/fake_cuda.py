@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.kernels.launch import Kernel, Shape
+from tests.helpers.launches import plain_maps
 
 VOCAB = 97
 """Ids that `drawn` gives."""
@@ -309,7 +310,7 @@ def cuda_backend(deterministic: bool = False, packed: bool = True) -> Iterator[A
 
         made: Any = module
         made.CudaDevice, made.Gemm = Device, Gemm
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, plain_maps():
             made.default_cache = made.default_folder = lambda: Path(folder)
             yield made.CudaBackend(0, deterministic, packed=packed)
     finally:

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from benchmarks.qwen_shapes import MODELS, linears
 from llmrs_cli.kernels import attend_few, attend_prefill
-from llmrs_cli.kernels.catalog import all_units, candidate_units, head_units, packed_units
+from llmrs_cli.kernels.catalog import HOPPER, all_units, head_units, packed_units, wide_units
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
 from llmrs_cli.kernels.resources import Resources, parse
 
@@ -72,9 +73,27 @@ def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int
     assert spills_of(packed_units(bf16, group, arch), arch) == []
 
 
-def test_candidates_compile() -> None:
-    """Two of them; the kept report has them all."""
-    assert spills_of(candidate_units(True)[1:3], "sm_90a") == []
+def wide(bf16: bool, *names: str) -> tuple[Unit, ...]:
+    """The units with which Qwen2.5 multiplies more than a few tokens on an H200."""
+    return wide_units(bf16, [linear for name in names for linear in linears(name)], HOPPER, 132)
+
+
+@pytest.mark.parametrize(("bf16", "names"), [(True, tuple(MODELS)), (False, ("0.5b",))])
+def test_products_of_many_tokens_compile(bf16: bool, names: tuple[str, ...]) -> None:
+    units = wide(bf16, *names)
+    assert len(units) >= 4 * len(names)
+    assert spills_of(units, HOPPER) == []
+
+
+def test_what_serves_two_models_is_built_once() -> None:
+    both, one = wide(True, "7b", "3b"), wide(True, "3b")
+    assert len(set(both)) == len(both) and set(one) <= set(both)
+    assert wide(True, "3b", "3b") == one
+
+
+@pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch != HOPPER])
+def test_other_gpus_have_no_use_for_them(arch: str) -> None:
+    assert wide_units(True, linears("7b"), arch, 132) == ()
 
 
 def test_a_spill_is_seen() -> None:

@@ -73,7 +73,7 @@ def test_an_embedding_is_its_rows(gpu: EmulatedDevice, bf16: bool, c: int) -> No
 
 
 @TYPES
-@pytest.mark.parametrize("c", [4, 100, 1032])
+@pytest.mark.parametrize("c", [4, 100, 1032, 4096, 4100, 8192])
 @pytest.mark.parametrize("chosen", [None, (3, 0, 3)])
 def test_a_norm_of_all_rows_or_of_some(gpu: EmulatedDevice, bf16: bool, c: int, chosen: Any) -> None:
     rng = np.random.default_rng(c)

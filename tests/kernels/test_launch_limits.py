@@ -11,39 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill, linear_wide
+from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill
 from llmrs_cli.kernels.attend_few import FewPlan
 from llmrs_cli.kernels.attend_prefill import PrefillShape
-from llmrs_cli.kernels.launch import Kernel, Shape
-from llmrs_cli.kernels.linear_wide import WidePlan
-from llmrs_cli.kernels.scratch import Scratch
 from tests.helpers.emulate import host
+from tests.helpers.launches import Recorder, bits, floats, ints
 
 SEQUENCES, PAGES, BLOCKS = 3, 4, 6
-
-
-class Recorder:
-    """A device that keeps what it is asked to run."""
-
-    def __init__(self) -> None:
-        self.shapes: list[tuple[str, Shape]] = []
-
-    def launch(self, kernel: Kernel, shape: Shape, slots: bytes) -> None:
-        self.shapes.append((kernel.name, shape))
-
-
-def bits(*shape: int) -> Any:
-    return host(np.zeros(shape, np.uint16))
-
-
-def ints(*shape: int) -> Any:
-    return host(np.zeros(shape, np.int32))
-
-
-def floats(*shape: int) -> Any:
-    return host(np.zeros(shape, np.float32))
-
-
 KV_HEADS = 2
 
 
@@ -102,22 +76,6 @@ def few(
     attend_few.attend_few(
         device, True, plan=plan or FewPlan(8), scale=0.1, rotation=turn, count=count, **arguments
     )
-    return device
-
-
-@pytest.fixture
-def no_maps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver makes tensor maps; what they say is not what these tests are about."""
-    monkeypatch.setattr(linear_wide, "tensor_map", lambda matrix, rows: bytes(128))
-
-
-def broad(plan: WidePlan, m: int, n: int, k: int, epilogue: Any = "store", **changes: Any) -> Recorder:
-    device = Recorder()
-    sums, tiles = linear_wide.scratch_sizes(plan, m, n)
-    scratch = changes.pop("scratch", None) or Scratch(floats(sums), ints(tiles))
-    columns = n // 2 if epilogue == "silu" else n
-    out = floats(m, columns) if epilogue in ("add", "logits") else bits(m, columns)
-    linear_wide.linear_wide(device, True, plan, epilogue, bits(n, k), bits(m, k), out, scratch, **changes)
     return device
 
 
@@ -285,38 +243,3 @@ def test_chosen_blocks_find_room_and_are_nearly_even(
 def test_a_projection_is_wider_than_its_queries() -> None:
     with pytest.raises(EngineFault, match="qkv must be"):
         few(64, qkv=bits(SEQUENCES, 4 * 64))
-
-
-# -- linears of many tokens ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("epilogue", linear_wide.EPILOGUES)
-def test_a_plan_is_the_shape_of_its_launch(no_maps: None, epilogue: Any) -> None:
-    plan = linear_wide.default_plan(100, 256, 10)
-    ((name, shape),) = broad(plan, 100, 256, 192, epilogue).shapes
-    assert name == "linear_wide" and shape.grid == (10, 1, 1) and shape.at_once == 1
-    assert shape.block == (128 * (plan.groups + 1), 1, 1) and shape.shared <= 227 << 10
-
-
-@pytest.mark.parametrize(("n", "k"), [(256, 36), (250, 64)])
-def test_work_that_does_not_divide_is_refused(no_maps: None, n: int, k: int) -> None:
-    with pytest.raises(EngineFault, match=rf"linear_wide cannot serve 20 tokens of \({n}, {k}\)"):
-        broad(WidePlan(2, 1, 64), 20, n, k)
-
-
-def test_sums_need_their_room(no_maps: None) -> None:
-    plan = WidePlan(2, 1, 64, slices=2)
-    sums, tiles = linear_wide.scratch_sizes(plan, 20, 256)
-    for scratch in (Scratch(floats(sums - 1), ints(tiles)), Scratch(floats(sums), ints(tiles - 1))):
-        with pytest.raises(EngineFault, match="needs room for"):
-            broad(plan, 20, 256, 192, scratch=scratch)
-
-
-@given(m=st.integers(1, 600), n=st.integers(1, 5000), gpus=st.integers(2, 200))
-def test_a_default_plan_is_one_that_is_served(m: int, n: int, gpus: int) -> None:
-    plan = linear_wide.default_plan(m, n, gpus)
-    assert plan.blocks <= gpus and plan.blocks % plan.cluster == 0
-    assert plan.rows <= linear_wide.MOST_ROWS[plan.groups] and plan.rows % 16 == 0 and plan.stages >= 2
-    assert plan.groups * linear_wide.GROUP_TOKENS >= min(m, 256)
-    assert plan.tiles(m, n) * plan.rows * plan.groups * linear_wide.GROUP_TOKENS >= m * n
-    assert linear_wide.scratch_sizes(plan, m, n) == (1, plan.tiles(m, n))

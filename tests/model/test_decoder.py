@@ -29,7 +29,8 @@ class Recorder:
 
 def model(layers: int) -> Any:
     """Weights that are names."""
-    made = [SimpleNamespace(geometry=f"geometry {i}", o=f"o {i}", down=f"down {i}") for i in range(layers)]
+    parts = ("geometry", "attention_norm", "o", "mlp_norm", "down")
+    made = [SimpleNamespace(**{part: f"{part} {i}" for part in parts}) for i in range(layers)]
     return SimpleNamespace(
         embedding="embedding", layers=made, rope="rope", norm="norm", eps=1e-6, head="head"
     )
@@ -50,9 +51,9 @@ def test_a_layer_is_five_calls_over_its_own_weights_and_cache() -> None:
         expected += [
             ("norm_qkv_rope_store", (hidden, layer, f"cache {i}", "rope", "step")),
             ("attend", (q, f"cache {i}", "step", f"geometry {i}")),
-            ("project_add", (mixed, f"o {i}", hidden)),
+            ("project_add", (mixed, f"o {i}", hidden, f"mlp_norm {i}")),
             ("norm_gate_up", (hidden, layer)),
-            ("project_add", (activated, f"down {i}", hidden)),
+            ("project_add", (activated, f"down {i}", hidden, ("attention_norm 1", None)[i])),
         ]
     assert recorder.calls == expected
 

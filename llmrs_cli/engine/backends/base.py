@@ -37,7 +37,7 @@ class UnsupportedOp(EngineFault):
         super().__init__(f"No kernel for {op} of shape {shape} in {dtype}.")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hidden:
     """The residual stream of one step; a backend may subclass it to carry what its fusions need."""
 
@@ -126,8 +126,8 @@ class Backend(ABC):
     def prepare_linear(self, parts: Sequence[Stored], bias: Sequence[Dense | None], name: str) -> Linear:
         """Stack `parts` (all of K columns) along N and reorder them for this backend's kernels.
 
-        `bias` has one entry per part; None stands for zeros. `name` is for messages, but for "embedding", whose
-        handle must serve `embed_ids` too.
+        `bias` has one entry per part; None stands for zeros. `name` is for messages, and its last word the place in a
+        model: qkv, o, gate_up, down, head, or embedding, whose handle must serve `embed_ids` too.
         """
 
     @abstractmethod
@@ -259,8 +259,8 @@ class Backend(ABC):
         """Paged causal attention over any mix of chunk lengths: (T, Hq, D) → (T, Hq·D)."""
         return self.attention(q, kv, step, geometry)
 
-    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
-        """Residual += linear(x). Changes `hidden`."""
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden, norm: Vector | None = None) -> None:
+        """Residual += linear(x). Changes `hidden`; `norm` is what reads it next, for a backend that can work ahead."""
         self.add_into(hidden.residual, self.linear(x, weight))
 
     def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Array:

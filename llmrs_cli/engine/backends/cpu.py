@@ -179,7 +179,7 @@ class CpuBackend(Backend):
         )
         return q
 
-    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden, norm: Vector | None = None) -> None:
         assert isinstance(weight, CpuLinear)
         self._multiply(x, NO_NORM, 0.0, weight, linear.ADD, hidden.residual)
 

@@ -1,7 +1,7 @@
 """The CUDA backend: our own kernels on one NVIDIA GPU, with nothing on the host between two steps.
 
-Weights, keys, values and activations are 16-bit, sums and the residual float32. Few tokens go through
-`linear_small` with norm and epilogue fused, many through cuBLASLt. The body of a step is recorded as a
+Weights, keys, values and activations are 16-bit, sums and the residual float32. Products of up to 256 tokens are
+our own, with norm and epilogue fused, those of many cuBLASLt's. The body of a step is recorded as a
 CUDA graph the second time its size is met; steps are staged, drawn and read asynchronously, so the
 engine runs one step ahead of what it has read. The file is long because one class answers the whole contract;
 what an answer is made of stands in the modules `cuda_*` and in `kernels`.
@@ -30,14 +30,14 @@ from llmrs_cli.engine.backends.cuda_packed import (
     load_packed,
     why_widened,
 )
-from llmrs_cli.engine.backends.cuda_results import CudaLooks, PagedKv, Scaled
+from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
-from llmrs_cli.kernels.catalog import model_units, packed_units
+from llmrs_cli.kernels.catalog import model_units, packed_units, wide_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
@@ -51,6 +51,17 @@ from llmrs_cli.kernels.tune import Tuning, default_folder
 Result = TypeVar("Result")
 
 
+EPILOGUES: dict[str, Epilogue] = {
+    "qkv": "store",
+    "o": "add",
+    "gate_up": "silu",
+    "down": "add",
+    "head": "logits",
+    "embedding": "logits",
+}
+"""What follows a linear's product, by its place in a model; an embedding may be the head."""
+
+
 class CudaBackend(Backend):
     """One GPU."""
 
@@ -59,7 +70,7 @@ class CudaBackend(Backend):
     lookahead = 1
     read_ahead = 2 << 30
     reorders = True
-    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=192, idle_budget=8192)
+    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=1024, idle_budget=2048)
 
     def __init__(
         self,
@@ -91,6 +102,7 @@ class CudaBackend(Backend):
         self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
         self._groups: set[int] = set()
+        self._linears: set[tuple[int, int, Epilogue]] = set()
         self._attention = Attention(self.device, self._arena, paths.two_tiles and not deterministic)
         self._shares = self.device.multiprocessors
         self._few: tuple[int, ...] = ()
@@ -107,7 +119,10 @@ class CudaBackend(Backend):
             packed = load_packed(self.device, self._upload, parts, bias, self._bf16)
             self._groups.add(packed.matrix.layout.group)
             return packed
-        return load_linear(self.device, self._upload, parts, bias, self._bf16)
+        loaded = load_linear(self.device, self._upload, parts, bias, self._bf16)
+        if (place := name.split()[-1]) in EPILOGUES:
+            self._linears.add((*loaded.shape, EPILOGUES[place]))
+        return loaded
 
     def prepare_vector(self, values: Dense) -> Vector:
         return cp.asarray(values.dequantise())
@@ -120,7 +135,10 @@ class CudaBackend(Backend):
         # All at once and in parallel, rather than one by one in the first steps.
         bf16, arch = self._bf16 is not False, self.device.loader.arch
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
-        self.device.build((*model_units(bf16, head_dim, arch), *packed))
+        wide = (
+            () if self.deterministic else wide_units(bf16, self._linears, arch, self.device.multiprocessors)
+        )
+        self.device.build((*model_units(bf16, head_dim, arch), *packed, *wide))
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
             self._few = self._attention.few_sizes(head_dim)
@@ -186,20 +204,22 @@ class CudaBackend(Backend):
     def embed(self, table: Linear, step: StepArrays) -> Hidden:
         assert isinstance(step, CudaStep)
         step.gather(self.device)
-        return super().embed(table, step)
+        return CudaHidden(self.embed_ids(table, step.ids))
 
     def norm_qkv_rope_store(
         self, hidden: Hidden, layer: LayerWeights, kv: KvLayer, rope: RopeTable, step: StepArrays
     ) -> Array:
         geometry, tokens = layer.geometry, len(hidden.residual)
         qkv = self._take("qkv", tokens, layer.qkv.shape[0])
-        self._norm_linear("store", hidden.residual, layer.attention_norm, geometry.eps, layer.qkv, qkv)
+        self._norm_linear("store", hidden, layer.attention_norm, geometry.eps, layer.qkv, qkv)
         assert isinstance(step, CudaStep)
         assert isinstance(kv, PagedKv)
         rotation = attend_few.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
         return self._attention.turn(self._is_bf16(layer.qkv), qkv, rotation, kv, step, geometry)
 
-    def project_add(self, x: Array, weight: Linear, hidden: Hidden) -> None:
+    def project_add(self, x: Array, weight: Linear, hidden: Hidden, norm: Vector | None = None) -> None:
+        assert isinstance(hidden, CudaHidden)
+        hidden.ahead = None
         values, alpha = (x.values, 1 / x.headroom) if isinstance(x, Scaled) else (x, 1.0)
         if isinstance(weight, PackedLinear):
             self._packed_products.plain("add", values, weight, hidden.residual, alpha)
@@ -208,11 +228,11 @@ class CudaBackend(Backend):
         if self._fixed is not None:
             self._fixed.linear(values, weight, hidden.residual, weight.bias, accumulate=True, alpha=alpha)
         else:
-            self._dense.plain("add", values, weight, hidden.residual, alpha)
+            hidden.ahead = self._dense.plain("add", values, weight, hidden.residual, alpha, norm)
 
     def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Scaled:
         out = self._take("activated", len(hidden.residual), layer.gate_up.shape[0] // 2)
-        self._norm_linear("silu", hidden.residual, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
+        self._norm_linear("silu", hidden, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
         return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
 
     def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
@@ -221,26 +241,31 @@ class CudaBackend(Backend):
             logits = self._fixed.logits(count, vocab)
         else:
             logits = self._head_arena.take("logits", (count, vocab), cp.float32)
-        self._norm_linear("logits", hidden.residual, norm, eps, head, logits, rows=tokens)
+        self._norm_linear("logits", hidden, norm, eps, head, logits, rows=tokens)
         return logits[:count]
 
     def _norm_linear(
         self,
         epilogue: Epilogue,
-        x: Array,
+        hidden: Hidden,
         norm: Vector,
         eps: float,
         weight: Linear,
         out: Array,
         rows: Array = None,
     ) -> None:
-        """out = epilogue(linear(rms_norm(x))), of the tokens `rows` if given."""
+        """out = epilogue(linear(rms_norm(residual))), of the tokens `rows` if given."""
+        assert isinstance(hidden, CudaHidden)
+        x = hidden.residual
         if isinstance(weight, PackedLinear):
             self._packed_products.normed(epilogue, x, norm, eps, weight, out, rows)
             return
         assert isinstance(weight, CudaLinear)
-        products = self._dense.normed if self._fixed is None else self._fixed.norm_linear
-        products(epilogue, x, norm, eps, weight, out, rows)
+        if self._fixed is not None:
+            self._fixed.norm_linear(epilogue, x, norm, eps, weight, out, rows)
+            return
+        ahead = hidden.ahead if rows is None and hidden.ahead and hidden.ahead.norm is norm else None
+        self._dense.normed(epilogue, x, norm, eps, weight, out, rows, ahead)
 
     def _take(self, name: str, tokens: int, width: int) -> Array:
         """16-bit activations (tokens, width) in the arena."""

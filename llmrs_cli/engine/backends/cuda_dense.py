@@ -1,11 +1,13 @@
 """Products with 16-bit matrices on the GPU: which kernel serves how many tokens.
 
-Few tokens read the weights once with norm and epilogue fused (`linear_small`); many go through cuBLASLt. `Paths` is
-the one switch: its defaults are what has been measured, and a benchmark tries the others.
+A few tokens read the weights once with norm and epilogue fused (`linear_rows`, `linear_small`); on Hopper up to 256 go
+through `linear_wide`, which leaves what the next norm needs; many go through cuBLASLt. `Paths` is the one switch: its
+defaults are what has been measured, and a benchmark tries the others.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +20,12 @@ from llmrs_cli.engine.backends.handles import Vector
 from llmrs_cli.kernels import linear_rows, linear_small, linear_wide
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.linear_small import MAX_NORM_TOKENS, MAX_TOKENS, Epilogue
+from llmrs_cli.kernels.linear_wide import Ahead
 from llmrs_cli.kernels.rms_norm import rms_norm
-from llmrs_cli.kernels.scratch import Scratch
 from llmrs_cli.kernels.silu_mul import silu_mul
+from llmrs_cli.kernels.wide_plans import MOST_TOKENS, WidePlan, plan_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +36,8 @@ class Paths:
     """Whether `linear_rows` takes what it `suits`"""
     few_attend: bool = True
     """Whether a few sequences have a cluster of blocks for each key head (`attend_few`)"""
-    wide_silu: range = range(0)
-    """Tokens whose gate and up go through `linear_wide`"""
+    wide: Callable[[int, int, int, int], WidePlan | None] = plan_for
+    """How `linear_wide` spreads M tokens of an (N, K) linear over so many multiprocessors; None: another kernel takes it"""
     two_tiles: bool = False
     """Whether prefill attention of many tokens takes two tiles a block, for heads of 64"""
 
@@ -59,24 +63,64 @@ class DenseProducts:
         weight: CudaLinear,
         out: Array,
         rows: Array = None,
+        ahead: Ahead | None = None,
     ) -> None:
-        """out = epilogue(linear(rms_norm(x))): x (T, K) float32, of the tokens `rows` (M,) if given."""
+        """out = epilogue(linear(rms_norm(x))): x (T, K) float32, of the tokens `rows` (M,) if given.
+
+        `ahead`: x as it was left for this norm.
+        """
         m, k = len(out), x.shape[1]
-        if self._norm_fits(weight, m, k):
+        plan = self._wide_plan(m, weight)
+        if ahead is not None and plan is not None:
+            linear_wide.linear_wide(
+                self.device, weight.bf16, plan, epilogue, weight.weight, ahead.values, out, bias=weight.bias,
+                ahead=ahead, eps=eps,
+            )  # fmt: skip
+            return
+        if plan is None and self._norm_fits(weight, m, k):
             self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
             return
         values = self.arena.take("normed", (m, k), cp.uint16)
         rms_norm(self.device, weight.bf16, x, norm, eps, values, rows)
         self.plain(epilogue, values, weight, out)
 
-    def plain(self, epilogue: Epilogue, x: Array, weight: CudaLinear, out: Array, alpha: float = 1.0) -> None:
-        """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit."""
-        if epilogue == "silu" and len(x) in self.paths.wide_silu:
-            self._wide(weight, x, out, alpha)
-        elif len(x) <= MAX_TOKENS:
+    def plain(
+        self,
+        epilogue: Epilogue,
+        x: Array,
+        weight: CudaLinear,
+        out: Array,
+        alpha: float = 1.0,
+        norm: Vector | None = None,
+    ) -> Ahead | None:
+        """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit; after "add", `out` as it is left for `norm`, if it is."""
+        m, plan = len(x), self._wide_plan(len(x), weight)
+        if plan is not None:
+            # What is not yet normed may be too large for float16, or so small that it loses digits.
+            works_ahead = norm is not None and epilogue == "add" and weight.bf16
+            leaves = self._room_ahead(norm, plan, m) if works_ahead else None
+            linear_wide.linear_wide(
+                self.device, weight.bf16, plan, epilogue, weight.weight, x, out, bias=weight.bias, alpha=alpha,
+                leaves=leaves,
+            )  # fmt: skip
+            return leaves
+        if m <= MAX_TOKENS:
             self._few(epilogue, weight, out, x=x, alpha=alpha)
         else:
             self._many(epilogue, weight, x, out, alpha)
+        return None
+
+    def _wide_plan(self, m: int, weight: CudaLinear) -> WidePlan | None:
+        if self.device.loader.arch != "sm_90a":
+            return None
+        return self.paths.wide(m, *weight.shape, self.device.multiprocessors)
+
+    def _room_ahead(self, norm: Vector, plan: WidePlan, m: int) -> Ahead:
+        columns, parts = len(norm), plan.parts(len(norm))
+        width = ceil_div(parts, 4) * 4
+        values = self.arena.take("ahead", (m * columns,), cp.uint16, reserve=MOST_TOKENS * columns)
+        squares = self.arena.take("squares", (m * width,), cp.float32, reserve=MOST_TOKENS * width)
+        return Ahead(norm, values.reshape(m, columns), squares.reshape(m, width), parts)
 
     def _norm_fits(self, weight: CudaLinear, m: int, k: int) -> bool:
         limit = self.device.shared_limit
@@ -98,19 +142,6 @@ class DenseProducts:
 
     def _small_plan(self, weight: CudaLinear) -> linear_small.SmallPlan:
         return linear_small.default_plan(*weight.shape, self.device.multiprocessors, self.device.shared_limit)
-
-    def _wide(self, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
-        m, (n, _) = len(x), weight.shape
-        plan = linear_wide.default_plan(m, n, self.device.multiprocessors)
-        sums, tiles = linear_wide.scratch_sizes(plan, m, n)
-        scratch = Scratch(
-            self.arena.take("wide partials", (sums,), cp.float32, reserve=0),
-            self.arena.take("wide arrivals", (tiles,), cp.int32),
-        )
-        linear_wide.linear_wide(
-            self.device, weight.bf16, plan, "silu", weight.weight, x, out, scratch,
-            bias=weight.bias, alpha=alpha,
-        )  # fmt: skip
 
     def _many(self, epilogue: Epilogue, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
         if epilogue == "silu":

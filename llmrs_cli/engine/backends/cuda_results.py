@@ -9,9 +9,11 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Floats
+from llmrs_cli.engine.backends.base import Hidden
 from llmrs_cli.engine.backends.handles import KvLayer, Vector
 from llmrs_cli.engine.weights.packed import bf16_to_f32
 from llmrs_cli.kernels import attend_few
+from llmrs_cli.kernels.linear_wide import Ahead
 from llmrs_cli.kernels.silu_mul import headroom
 
 LARGEST_BITS = 0x7BFF
@@ -27,6 +29,13 @@ class PagedKv:
     """(NB, Hkv, 64, D) 16-bit"""
     values: Any
     """(NB, Hkv, 64, D) 16-bit"""
+
+
+@dataclass(slots=True)
+class CudaHidden(Hidden):
+    """The residual, and what the last sum has left for the norm that follows."""
+
+    ahead: Ahead | None = None
 
 
 @dataclass(frozen=True, slots=True)

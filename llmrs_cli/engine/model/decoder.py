@@ -17,12 +17,13 @@ from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
 def run_body(backend: Backend, model: ModelWeights, kv: Sequence[KvLayer], step: StepArrays) -> Hidden:
     """All layers over the step's T tokens; stores their keys and values."""
     hidden = backend.embed(model.embedding, step)
-    for layer, cache in zip(model.layers, kv, strict=True):
+    following = [*(layer.attention_norm for layer in model.layers[1:]), None]
+    for layer, cache, after in zip(model.layers, kv, following, strict=True):
         q = backend.norm_qkv_rope_store(hidden, layer, cache, model.rope, step)
         mixed = backend.attend(q, cache, step, layer.geometry)
-        backend.project_add(mixed, layer.o, hidden)
+        backend.project_add(mixed, layer.o, hidden, layer.mlp_norm)
         activated = backend.norm_gate_up(hidden, layer)
-        backend.project_add(activated, layer.down, hidden)
+        backend.project_add(activated, layer.down, hidden, after)
     return hidden
 
 

@@ -3,7 +3,8 @@
 // A row is a query of one query head. The query heads of a key head stand together, query by query, so that a block of
 // ROWS = 64 · WGS rows reads each key once for all of them, and few of its keys are masked. Each of WGS warpgroups has 64
 // rows and walks the pages that any row of the block sees, oldest first, KEYS a step, with a running maximum (online
-// softmax); one more warp brings keys and values through a ring, and finds the next item while they are at work.
+// softmax). Of one more warpgroup a warp brings keys and values through a ring, and finds the next item while the others
+// are at work; its other warps bring that item's queries.
 // A warpgroup's scores of the next step are under way while the values of this one are multiplied, and one warpgroup's
 // exponentials run beside another's products: they take turns at the tensor cores.
 //
@@ -37,6 +38,7 @@ constexpr int QUERY_STRIPE = 64 * 128, QUERY_BYTES = STRIPES * QUERY_STRIPE;  //
 constexpr int STRIPE_BYTES = KEYS * 128, STEP_BYTES = STRIPES * STRIPE_BYTES;  // of a step's keys or values
 constexpr int PAGES = KEYS / PAGE;  // of a step
 constexpr int REGISTERS = WGS == 2 ? 232 : 152, COPYING = WGS == 2 ? 40 : 56;
+constexpr int QUERYING = 96;  // threads that bring queries
 constexpr int MEETING = 1, TURN = MEETING + WGS;  // meetings of each warpgroup by itself, and its turns
 
 struct Arguments {
@@ -46,6 +48,14 @@ struct Arguments {
     int* drawn;
     float scale;
     int sequences, table_width, heads, kv_heads, window;
+};
+
+// Query heads of a key head, and rows over them without a division.
+struct Group {
+    int size;
+    u32 inverse;
+    DEVICE explicit Group(int size) : size(size), inverse(size > 1 ? 0xffffffffu / size + 1 : 0) {}
+    DEVICE int query(int row) const { return size > 1 ? int(__umulhi(row, inverse)) : row; }
 };
 
 // Some rows of one sequence and key head, and the steps that they walk. No rows: there is nothing left to do.
@@ -64,8 +74,8 @@ struct Slot {
 
 // Shared memory of a block, and its barriers.
 struct Room {
-    u8 *queries, *ring;
-    Item* items;  // two
+    u8* bytes;
+    Item* items;  // two, with their queries
     u32 barriers;
     DEVICE u32 full_keys(int at) const { return barriers + at * 8; }
     DEVICE u32 full_values(int at) const { return barriers + (STAGES + at) * 8; }
@@ -73,20 +83,26 @@ struct Room {
     DEVICE u32 empty_values(int at) const { return barriers + (3 * STAGES + at) * 8; }
     DEVICE u32 full_item(int n) const { return barriers + (4 * STAGES + n % 2) * 8; }
     DEVICE u32 empty_item(int n) const { return barriers + (4 * STAGES + 2 + n % 2) * 8; }
-    DEVICE u32 landed() const { return barriers + (4 * STAGES + 4) * 8; }
-    DEVICE u8* keys(int at) const { return ring + at * 2 * STEP_BYTES; }
+    DEVICE u32 full_queries(int n) const { return barriers + (4 * STAGES + 4 + n % 2) * 8; }
+    DEVICE u32 empty_queries(int n) const { return barriers + (4 * STAGES + 6 + n % 2) * 8; }
+    DEVICE u32 landed() const { return barriers + (4 * STAGES + 8) * 8; }
+    DEVICE u8* queries(int n, int warpgroup) const { return bytes + (n % 2 * WGS + warpgroup) * QUERY_BYTES; }
+    DEVICE u8* keys(int at) const { return bytes + 2 * WGS * QUERY_BYTES + at * 2 * STEP_BYTES; }
     DEVICE u8* values(int at) const { return keys(at) + STEP_BYTES; }
     DEVICE void prepare() const {
         for (int at = 0; at < STAGES; at++) {
             barrier_init(full_keys(at), 1), barrier_init(full_values(at), 1);
             barrier_init(empty_keys(at), WGS), barrier_init(empty_values(at), WGS);
         }
-        for (int n = 0; n < 2; n++) barrier_init(full_item(n), 1), barrier_init(empty_item(n), MULTIPLIERS);
+        for (int n = 0; n < 2; n++) {
+            barrier_init(full_item(n), 1), barrier_init(empty_item(n), MULTIPLIERS + QUERYING);
+            barrier_init(full_queries(n), QUERYING), barrier_init(empty_queries(n), MULTIPLIERS);
+        }
         barrier_init(landed(), 1);
         barriers_ready();
     }
 };
-constexpr int BARRIERS = 4 * STAGES + 5;
+constexpr int BARRIERS = 4 * STAGES + 9;
 
 // ---- the copying warp ------------------------------------------------------------------------------------
 
@@ -202,6 +218,48 @@ DEVICE void copy_items(const Arguments& a, const Room& room, const TensorMap& ke
     }
 }
 
+// ---- the warps that bring queries -------------------------------------------------------------------------
+
+// Place of 16-byte chunk `column` of a warpgroup's row in its queries, or results.
+DEVICE int chunk_at(int row, int column) {
+    return column / 8 * QUERY_STRIPE + row * 128 + (column % 8 ^ row % 8) * 16;
+}
+
+// Where a row's values stand in q and out, in elements.
+DEVICE i64 row_at(const Arguments& a, const Item& item, const Group& group, int row) {
+    const int query = group.query(row);
+    return (i64(item.token + query) * a.heads + item.kv_head * group.size + row - query * group.size) * HEAD_DIM;
+}
+
+// Item `n` of the block. Who has read it says so.
+DEVICE Item take_item(const Room& room, int n) {
+    barrier_wait(room.full_item(n), n / 2 % 2);
+    const Item item = room.items[n % 2];
+    barrier_arrive(room.empty_item(n));
+    return item;
+}
+
+DEVICE void bring_queries(const Arguments& a, const Room& room) {
+    const Group group(a.heads / a.kv_heads);
+#pragma unroll 1
+    for (int n = 0;; n++) {
+        const Item item = take_item(room, n);
+        if (item.rows == 0) return;
+        barrier_wait(room.empty_queries(n), u32(n / 2 % 2) ^ 1);
+#pragma unroll 2
+        for (int chunk = threadIdx.x - (THREADS - QUERYING); chunk < ROWS * CHUNKS; chunk += QUERYING) {
+            const int own = chunk / CHUNKS, column = chunk % CHUNKS, row = item.row + own;
+            const HALF* from = a.q + row_at(a, item, group, min(row, item.rows - 1)) + column * 8;
+            copy_async(
+                shared_address(room.queries(n, own / 64)) + chunk_at(own % 64, column), from, row < item.rows);
+        }
+        copy_commit();
+        copy_wait<0>();
+        fence_for_engines();
+        barrier_arrive(room.full_queries(n));
+    }
+}
+
 // ---- the multiplying warpgroups ---------------------------------------------------------------------------
 
 // Rounded to nearest even, of 0 … 1.
@@ -221,10 +279,11 @@ struct Rows {
     int at[2];        // positions of its rows
     int first, last;  // positions of the first and last row of its warp
     DEVICE Rows()
-        : warpgroup(threadIdx.x / 128), warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32), g(lane / 4), c(lane % 4) {}
-    DEVICE void take(const Item& item, int group) {
+        : warpgroup(__shfl_sync(FULL, threadIdx.x / 128, 0)),  // the same for all lanes, as the compiler can see
+          warp(threadIdx.x / 32 % 4), lane(threadIdx.x % 32), g(lane / 4), c(lane % 4) {}
+    DEVICE void take(const Item& item, const Group& group) {
         const int row = item.row + warpgroup * 64 + warp * 16;
-        auto position = [&](int r) { return item.before + min(r, item.rows - 1) / group; };
+        auto position = [&](int r) { return item.before + group.query(min(r, item.rows - 1)); };
         at[0] = position(row + g), at[1] = position(row + g + 8);
         first = position(row), last = position(row + 15);
     }
@@ -240,51 +299,23 @@ struct Rows {
     }
 };
 
-// Place of 16-byte chunk `column` of a warpgroup's row in its queries, or results.
-DEVICE int chunk_at(int row, int column) {
-    return column / 8 * QUERY_STRIPE + row * 128 + (column % 8 ^ row % 8) * 16;
-}
-
-// Where a row's values stand in q and out, in elements.
-DEVICE i64 row_at(const Arguments& a, const Item& item, int group, int row) {
-    const int query = row / group;
-    return (i64(item.token + query) * a.heads + item.kv_head * group + row - query * group) * HEAD_DIM;
-}
-
-DEVICE void load_queries(const Arguments& a, const Item& item, const Rows& rows, int group, u8* queries) {
-    uint4 held[CHUNKS / 2];
-#pragma unroll
-    for (int i = 0; i < CHUNKS / 2; i++) {
-        const int chunk = i * 128 + threadIdx.x % 128, row = item.row + rows.warpgroup * 64 + chunk / CHUNKS;
-        held[i] = row < item.rows ? load_uint4(a.q + row_at(a, item, group, row) + chunk % CHUNKS * 8)
-                                  : make_uint4(0, 0, 0, 0);
-    }
-    rows.meet();  // results of the item before have left
-#pragma unroll
-    for (int i = 0; i < CHUNKS / 2; i++) {
-        const int chunk = i * 128 + threadIdx.x % 128;
-        *reinterpret_cast<uint4*>(queries + chunk_at(chunk / CHUNKS, chunk % CHUNKS)) = held[i];
-    }
-    fence_for_engines();
-    rows.meet();
-}
-
 typedef float Scores[KEYS / 8][4];
 typedef float Sums[HEAD_DIM / 8][4];
 typedef u32 Probabilities[KEYS / 16][4];
 
-DEVICE void multiply_keys(Scores& score, u32 queries, u32 keys) {
+// `queries` and `keys` are descriptors of the first columns; what is added is 16 bytes each.
+DEVICE void multiply_keys(Scores& score, u64 queries, u64 keys) {
 #pragma unroll
     for (int j = 0; j < STEPS; j++)
         wgmma_scores(
-            score, wgmma_operand(queries + j / 4 * QUERY_STRIPE, j % 4), wgmma_operand(keys + j / 4 * STRIPE_BYTES, j % 4),
-            j > 0);
+            score, queries + (j / 4 * QUERY_STRIPE + j % 4 * 32) / 16, keys + (j / 4 * STRIPE_BYTES + j % 4 * 32) / 16, j > 0);
     wgmma_end();
 }
 
-DEVICE void multiply_values(Sums& sum, const Probabilities& p, u32 values) {
+// `values`: the descriptor of the first keys.
+DEVICE void multiply_values(Sums& sum, const Probabilities& p, u64 values) {
 #pragma unroll
-    for (int n = 0; n < KEYS / 16; n++) wgmma_values(sum, p[n], wgmma_columns(values, n * 16));
+    for (int n = 0; n < KEYS / 16; n++) wgmma_values(sum, p[n], values + n * 16 * 128 / 16);
     wgmma_end();
 }
 
@@ -315,13 +346,22 @@ DEVICE void soften(
         top[r] = peak;
         mass[r] *= shrink[r];
 #pragma unroll
-        for (int n = 0; n < KEYS / 8; n++)
-#pragma unroll
-            for (int i = r * 2; i < r * 2 + 2; i++) {
-                score[n][i] = exp2_fast(score[n][i] * scale - base);
-                mass[r] += score[n][i];
-            }
+        for (int n = 0; n < KEYS / 8; n++) {
+            float(&pair)[4] = score[n];
+            pair[r * 2] = exp2_fast(pair[r * 2] * scale - base);
+            pair[r * 2 + 1] = exp2_fast(pair[r * 2 + 1] * scale - base);
+            mass[r] += pair[r * 2] + pair[r * 2 + 1];
+        }
     }
+}
+
+// Sums against an older top; that of 16 rows is the same still where contexts are long.
+DEVICE void rescale(Sums& sum, const float (&shrink)[2]) {
+    if (!__any_sync(FULL, shrink[0] != 1.0f || shrink[1] != 1.0f)) return;
+#pragma unroll
+    for (int j = 0; j < HEAD_DIM / 8; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) sum[j][i] *= shrink[i / 2];
 }
 
 DEVICE void pack(Probabilities& p, const Scores& score) {
@@ -333,7 +373,8 @@ DEVICE void pack(Probabilities& p, const Scores& score) {
 }
 
 DEVICE void store(
-    const Arguments& a, const Item& item, const Rows& rows, int group, const Sums& sum, const float (&mass)[2], u8* results) {
+    const Arguments& a, const Item& item, const Rows& rows, const Group& group, const Sums& sum, const float (&mass)[2],
+    u8* results) {
     rows.meet();  // nobody multiplies the queries any more
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -358,64 +399,64 @@ DEVICE void store(
 }
 
 DEVICE void attend_items(const Arguments& a, const Room& room) {
-    const int group = a.heads / a.kv_heads;
+    const Group group(a.heads / a.kv_heads);
     Rows rows;
-    u8* own = room.queries + rows.warpgroup * QUERY_BYTES;
-    const u32 queries = shared_address(own);
     Slot keys, values;
     if (rows.warpgroup == WGS - 1) rows.pass_turn();  // to the first
 #pragma unroll 1
     for (int n = 0;; n++) {
-        barrier_wait(room.full_item(n), n / 2 % 2);
-        const Item item = room.items[n % 2];
-        barrier_arrive(room.empty_item(n));
+        const Item item = take_item(room, n);
         if (item.rows == 0) return;
         rows.take(item, group);
-        load_queries(a, item, rows, group, own);
+        u8* own = room.queries(n, rows.warpgroup);
+        const u64 queries = wgmma_operand(shared_address(own), 0);
 
         Scores score;
         Probabilities p;
         Sums sum = {};
         float top[2] = {NEVER, NEVER}, mass[2] = {}, shrink[2];
+        barrier_wait(room.full_queries(n), n / 2 % 2);
         barrier_wait(room.full_keys(keys.at), keys.phase);
         wgmma_begin();
-        multiply_keys(score, queries, shared_address(room.keys(keys.at)));
+        multiply_keys(score, queries, wgmma_operand(shared_address(room.keys(keys.at)), 0));
         wgmma_wait<0>();
         wgmma_results(score);
         rows.release(room.empty_keys(keys.at));
         keys.next();
         soften(score, rows, item.step * KEYS, a.scale, a.window, top, mass, shrink);
         pack(p, score);
+        if (item.step + 1 < item.past) barrier_wait(room.full_keys(keys.at), keys.phase);
 #pragma unroll 1
-        for (int step = item.step + 1; step < item.past; step++, keys.next(), values.next()) {
-            barrier_wait(room.full_keys(keys.at), keys.phase);
+        for (int step = item.step + 1; step < item.past; step++, values.next()) {
             rows.wait_turn();
             wgmma_begin();
-            multiply_keys(score, queries, shared_address(room.keys(keys.at)));
+            multiply_keys(score, queries, wgmma_operand(shared_address(room.keys(keys.at)), 0));
             barrier_wait(room.full_values(values.at), values.phase);
-            multiply_values(sum, p, shared_address(room.values(values.at)));
+            multiply_values(sum, p, wgmma_columns(shared_address(room.values(values.at))));
             rows.pass_turn();
             wgmma_wait<1>();
             wgmma_results(score);
             rows.release(room.empty_keys(keys.at));
+            keys.next();
             soften(score, rows, step * KEYS, a.scale, a.window, top, mass, shrink);
+            wgmma_results(score);
+            // Here, since the assembler would move the exponentials behind the wait that follows but for a branch between.
+            if (step + 1 < item.past) barrier_wait(room.full_keys(keys.at), keys.phase);
             wgmma_wait<0>();
             wgmma_results(sum);
             rows.release(room.empty_values(values.at));
-#pragma unroll
-            for (int j = 0; j < HEAD_DIM / 8; j++)
-#pragma unroll
-                for (int i = 0; i < 4; i++) sum[j][i] *= shrink[i / 2];
+            rescale(sum, shrink);
             pack(p, score);
         }
         barrier_wait(room.full_values(values.at), values.phase);
         wgmma_begin();
-        multiply_values(sum, p, shared_address(room.values(values.at)));
+        multiply_values(sum, p, wgmma_columns(shared_address(room.values(values.at))));
         wgmma_wait<0>();
         wgmma_results(sum);
         rows.release(room.empty_values(values.at));
         values.next();
         store(a, item, rows, group, sum, mass, own);
+        barrier_arrive(room.empty_queries(n));
     }
 }
 
@@ -436,7 +477,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attend_prompt(
     __shared__ __align__(16) Item items[2];
     __shared__ __align__(8) u64 barriers[BARRIERS];
     u8* begin = shared + ((1024 - shared_address(shared) % 1024) & 1023);
-    const Room room{begin, begin + WGS * QUERY_BYTES, items, shared_address(barriers)};
+    const Room room{begin, items, shared_address(barriers)};
     const Arguments a{q, tables, rows, contexts, query_start, first_tile, out, drawn, scale, sequences, table_width,
                       heads, kv_heads, window};
     if (threadIdx.x == MULTIPLIERS) {
@@ -450,7 +491,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attend_prompt(
     allow_next();
     if (threadIdx.x >= MULTIPLIERS) {
         leave_registers<COPYING>();
-        if (threadIdx.x < MULTIPLIERS + 32) copy_items(a, room, keys, values);
+        if (threadIdx.x < MULTIPLIERS + 32)
+            copy_items(a, room, keys, values);
+        else
+            bring_queries(a, room);
     } else {
         take_registers<REGISTERS>();
         attend_items(a, room);

@@ -56,8 +56,8 @@ def unit(bf16: bool, head_dim: int, shape: PromptShape) -> Unit:
 
 
 def shared_bytes(head_dim: int, shape: PromptShape) -> int:
-    """Dynamic shared memory of a block: its queries, and stages of keys and values."""
-    return (shape.groups * 64 + shape.stages * 2 * shape.keys) * head_dim * 2 + ALIGNMENT
+    """Dynamic shared memory of a block: its queries and the next ones, and stages of keys and values."""
+    return 2 * (shape.groups * 64 + shape.stages * shape.keys) * head_dim * 2 + ALIGNMENT
 
 
 @cache

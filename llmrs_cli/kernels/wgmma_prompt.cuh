@@ -6,10 +6,10 @@
 #pragma once
 #include "wgmma_operand.cuh"
 
-// Descriptor of values as the second operand, whose rows are keys (16 from `key` on) and whose columns lie together: bits
-// 16–29 the bytes from one stripe to the next, 32–45 those from 8 keys to the next 8.
-DEVICE u64 wgmma_columns(u32 shared, int key) {
-    return u64((shared + key * 128) >> 4 & 0x3fffu) | u64(KEYS * 128 >> 4) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
+// Descriptor of values as the second operand, 16 rows of which are multiplied and whose columns lie together: bits 16–29 the
+// bytes from one stripe to the next, 32–45 those from 8 rows to the next 8.
+DEVICE u64 wgmma_columns(u32 shared) {
+    return u64(shared >> 4 & 0x3fffu) | u64(KEYS * 128 >> 4) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
 // Registers are ready: before the first of a series of wgmma.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,9 +17,10 @@ from llmrs_cli.engine.backends.cuda_staging import padded, stage
 from llmrs_cli.engine.model.decoder import run_body
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.random import random_checkpoint
-from llmrs_cli.kernels import attend_few
+from llmrs_cli.kernels import attend_few, attend_prompt
 from llmrs_cli.kernels.launch import Kernel, Shape
 from tests.helpers.fake_cuda import cuda_backend
+from tests.helpers.launches import tensor_map
 from tests.helpers.steps import batch, greedy
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
@@ -26,6 +28,8 @@ SIZES = (8, 4, 2, 1)
 SHARES = 66
 """Of a GPU with 132 multiprocessors and a model with four key heads."""
 Chunks = Sequence[tuple[int, int, int, bool]]
+MODEL = TinyModel(vocab=320)
+LARGE_HEADS = TinyModel(heads=8, kv_heads=1, head_dim=128, family="llama", vocab=320)
 
 
 def decoding(*contexts: int) -> list[tuple[int, int, int, bool]]:
@@ -116,9 +120,11 @@ def backend() -> Iterator[Any]:
 class Seen:
     """The attention of the first layer: names, grids, and the last parameter of each."""
 
-    def __init__(self, backend: Any, tmp_path: Any, chunks: Chunks, rows: int = 70) -> None:
+    def __init__(
+        self, backend: Any, tmp_path: Any, chunks: Chunks, rows: int = 70, tiny: TinyModel = MODEL
+    ) -> None:
         self.launches: list[tuple[str, Shape, int]] = []
-        checkpoint = random_checkpoint(write_tiny(tmp_path, TinyModel(vocab=320)))
+        checkpoint = random_checkpoint(write_tiny(tmp_path, tiny))
         model, spec = load_model(checkpoint, backend), checkpoint.spec
         kv = backend.alloc_kv(spec.layers, rows * 16, spec.kv_heads, spec.head_dim)
         self.kv_heads = spec.kv_heads
@@ -193,3 +199,24 @@ def test_small_heads_of_a_gpu_without_clusters(backend: Any, tmp_path: Any) -> N
     seen = Seen(backend, tmp_path, decoding(100, 200))
     assert seen.names == ["attend_few_1"]
     assert seen.launches[0][1].shared == attend_few.shared_bytes(32, attend_few.default_plan(32, 1, True))
+
+
+@pytest.mark.parametrize(
+    ("arch", "tiny", "kernel"),
+    [
+        ("sm_90a", LARGE_HEADS, "attend_prompt"),
+        ("sm_90a", MODEL, "attend_prefill"),
+        ("sm_80", LARGE_HEADS, "attend_prefill"),
+    ],
+)
+def test_prompts_take_the_kernel_for_hopper_where_it_serves_them(
+    backend: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, arch: str, tiny: TinyModel, kernel: str
+) -> None:
+    monkeypatch.setattr(attend_prompt, "tensor_map", tensor_map)
+    chunks = [*decoding(*[100] * 20), (20, 0, 130, False)]
+    backend.device.loader.arch = arch
+    assert "attend_prefill" in Seen(backend, tmp_path, chunks, tiny=tiny).names
+    backend._attention = replace(backend._attention, prompt_kernel=True)
+    seen = Seen(backend, tmp_path, chunks, tiny=tiny)
+    assert seen.names == ["rope_store", kernel, f"attend_few_{seen.step.few}"]
+    assert seen.launches[2][2] == 1

@@ -1,6 +1,6 @@
 """Attention on the GPU: which kernel turns the projection into queries, keys and values, and which one reads the pages.
 
-Prompts go through `rope_store` and `attend_prefill`. Sequences with one query have blocks of their own where all find
+Prompts go through `rope_store` and `attend_prefill`, or `attend_prompt`. Sequences with one query have blocks of their own where all find
 room at once (`attend_few`, which turns them itself), and share one grid evenly where not (`attend_decode`); the staging
 chooses. Theirs comes last, since beside prompts it waits for nothing but the end: it runs while theirs runs.
 """
@@ -16,7 +16,7 @@ from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_results import PagedKv, Projected
 from llmrs_cli.engine.backends.cuda_rows import CudaStep
 from llmrs_cli.engine.backends.handles import Geometry
-from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill
+from llmrs_cli.kernels import attend_decode, attend_few, attend_prefill, attend_prompt
 from llmrs_cli.kernels.attend_few import Rotation
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_small import DEEP_SHARED
@@ -31,6 +31,8 @@ class Attention:
     arena: Arena
     two_tiles: bool
     """Whether prefill attention of many tokens takes two tiles a block"""
+    prompt_kernel: bool = False
+    """Whether prompts go through `attend_prompt` where it serves them"""
 
     @property
     def little(self) -> bool:
@@ -75,6 +77,13 @@ class Attention:
     def _prefill(
         self, bf16: bool, q: Array, kv: PagedKv, step: CudaStep, geometry: Geometry, out: Array
     ) -> None:
+        if self.prompt_kernel and attend_prompt.serves(geometry.head_dim, self.device.loader.arch):
+            attend_prompt.attend_prompt(
+                self.device, bf16, q, *_pages(kv, step), step.first_tile, out,
+                self.arena.take("drawn", (1,), cp.int32), tiles=step.tiles, scale=geometry.scale,
+                multiprocessors=self.device.multiprocessors, window=geometry.window or 0,
+            )  # fmt: skip
+            return
         many = len(q) if self.two_tiles else 0
         attend_prefill.attend_prefill(
             self.device, bf16, q, *_pages(kv, step), step.first_tile, out, tiles=step.tiles,

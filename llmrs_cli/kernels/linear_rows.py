@@ -37,13 +37,11 @@ class RowsPlan:
 
 MOST_ROWS, MOST_VALUES = 2560, 12_000_000
 """Of matrices that the kernel reads sooner than `linear_small`: it begins and ends sooner, and reads more slowly."""
-HEAD_ROWS = 100_000
-"""From which on a matrix is a head, where few columns make many rows: there it reads faster."""
 
 
 def suits(m: int, n: int, k: int) -> bool:
     """Whether M tokens of an (N, K) linear are sooner done here than by `linear_small`, as measured on an H200."""
-    return m <= MAX_TOKENS and (n <= MOST_ROWS or n >= HEAD_ROWS or n * k <= MOST_VALUES)
+    return m <= MAX_TOKENS and (n <= MOST_ROWS or n * k <= MOST_VALUES)
 
 
 def unit(bf16: bool, tokens: int, plan: RowsPlan) -> Unit:

@@ -7,6 +7,7 @@
 #pragma once
 #include <ucontext.h>
 
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdint>
@@ -33,6 +34,7 @@
 #define __cluster_dims__(...)
 #define __maxnreg__(...)
 #define __restrict__
+#define __grid_constant__
 #ifndef BF16
 #define BF16 1
 #endif
@@ -91,7 +93,7 @@ struct Fibre {
 struct Block {
     std::vector<Fibre> fibres;
     std::vector<Gathering> warps, warpgroups;
-    Gathering all;
+    Gathering all, meetings[16];
     ucontext_t scheduler;
     int current = 0;
     bool eager = false;  // copies land at once instead of when they are waited for
@@ -150,6 +152,7 @@ inline void run_block(int threads, u64& seed) {
     for (auto& warp : block.warps) warp.size = 32;
     for (auto& group : block.warpgroups) group.size = 128;
     block.all = Gathering();
+    for (auto& meeting : block.meetings) meeting = Gathering();
     block.all.size = threads;
     std::memset(shared_memory, 0xff, sizeof shared_memory);  // NaN in every type
     const std::vector<int> order = shuffled(threads, seed);
@@ -183,7 +186,11 @@ inline void run_block(int threads, u64& seed) {
 template <class... P, size_t... I>
 void call(void (*kernel)(P...), const u64* slots, std::index_sequence<I...>) {
     std::tuple<std::decay_t<P>...> values;
-    (std::memcpy(&std::get<I>(values), slots + I, sizeof(std::get<I>(values))), ...);
+    auto take = [&](auto& value) {
+        std::memcpy(&value, slots, sizeof value);
+        slots += (sizeof value + 7) / 8;
+    };
+    (take(std::get<I>(values)), ...);
     kernel(std::get<I>(values)...);
 }
 template <class... P>
@@ -308,6 +315,96 @@ inline int __syncthreads_count(int mine) {
 inline bool __any_sync(u32 mask, bool mine) { return __ballot_sync(mask, mine) != 0; }
 template <class T> T __shfl_xor_sync(u32 mask, T value, int by) { return __shfl_sync(mask, value, my_lane() ^ by); }
 
+// ---- barriers that copies complete on ---------------------------------------------------------------------
+
+// A copy of the engine lands as late as it may: when somebody waits for it. What it overwrites is lost at once.
+struct BulkCopy {
+    u8* to;
+    std::vector<u8> bytes;
+};
+struct Barrier {
+    int expected = 0, pending = 0;
+    i64 bytes = 0;
+    u32 phase = 0;
+    std::vector<BulkCopy> copies;
+    void settle() {
+        if (pending < 0) fail("more arrivals at a barrier than it expects");
+        if (pending == 0 && bytes == 0) phase++, pending = expected;
+    }
+};
+inline u8* shared_at(u32 address, u32 size);
+typedef std::map<u32, Barrier> Barriers;
+OF_BLOCK Barriers barriers_of_block;
+inline std::mutex barriers_mutex;  // of all blocks
+
+inline Barrier& barrier_in(Barriers& all, u32 address) {
+    const auto found = all.find(address);
+    if (found == all.end()) fail("a barrier that nobody has made");
+    return found->second;
+}
+inline void barrier_init(u32 address, int arrivals) {
+    if (address % 8) fail("misaligned barrier");
+    std::lock_guard held(barriers_mutex);
+    barriers_of_block[address] = Barrier{arrivals, arrivals};
+}
+inline void barriers_ready() {}
+template <class Map> void prefetch_map(const Map&) {}
+inline void arrive_at(Barriers& all, u32 address, i64 bytes) {
+    std::lock_guard held(barriers_mutex);
+    Barrier& barrier = barrier_in(all, address);
+    barrier.bytes += bytes, barrier.pending--;
+    barrier.settle();
+}
+inline void barrier_expect(u32 address, u32 bytes) { arrive_at(barriers_of_block, address, bytes); }
+inline void barrier_arrive(u32 address) { arrive_at(barriers_of_block, address, 0); }
+inline void barrier_wait(u32 address, u32 parity) {
+    const auto began = std::chrono::steady_clock::now();
+    for (;;) {
+        {
+            std::lock_guard held(barriers_mutex);
+            Barrier& barrier = barrier_in(barriers_of_block, address);
+            if ((barrier.phase & 1) != parity) return;
+            if (!barrier.copies.empty()) {
+                const BulkCopy copy = barrier.copies.back();
+                barrier.copies.pop_back();
+                std::memcpy(copy.to, copy.bytes.data(), copy.bytes.size());
+                barrier.bytes -= i64(copy.bytes.size());
+                barrier.settle();
+                continue;
+            }
+        }
+        if (std::chrono::steady_clock::now() - began > std::chrono::seconds(20)) fail("nobody comes to a barrier");
+        std::this_thread::yield();
+        yield();
+    }
+}
+inline void bulk_copy(u32 to, std::vector<u8> bytes, u32 barrier) {
+    if (to % 16 || bytes.size() % 16) fail("misaligned copy");
+    u8* target = shared_at(to, u32(bytes.size()));
+    std::memset(target, 0xff, bytes.size());
+    std::lock_guard held(barriers_mutex);
+    barrier_in(barriers_of_block, barrier).copies.push_back({target, std::move(bytes)});
+}
+inline void copy_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
+    if (reinterpret_cast<uintptr_t>(from) % 16) fail("misaligned global address");
+    const u8* first = static_cast<const u8*>(from);
+    bulk_copy(to, std::vector<u8>(first, first + bytes), barrier);
+}
+// Maps are as `launches.tensor_map` makes them: address, rows and columns of a matrix, rows of a box.
+template <class Map> void copy_box(u32 to, const Map& map, int column, int row, u32 barrier) {
+    const auto* matrix = reinterpret_cast<const HALF*>(map.words[0]);
+    const i64 rows = i64(map.words[1]), columns = i64(map.words[2]), box = i64(map.words[3]);
+    if (to % 1024) fail("a swizzled box that begins within its pattern");
+    std::vector<u8> bytes(box * 128);
+    for (i64 r = 0; r < box; r++)
+        for (i64 c = 0; c < 64; c++) {
+            const bool inside = row + r >= 0 && row + r < rows && column + c < columns;
+            const HALF value = inside ? matrix[(row + r) * columns + column + c] : 0;
+            std::memcpy(&bytes[r * 128 + (c / 8 ^ r % 8) * 16 + c % 8 * 2], &value, 2);
+        }
+    bulk_copy(to, std::move(bytes), barrier);
+}
+
 #ifdef TOGETHER
 // ---- clusters of blocks ---------------------------------------------------------------------------------
 
@@ -317,6 +414,7 @@ struct Cluster {
     int arrived = 0;
     unsigned generation = 0;
     u8* shared[8] = {};
+    Barriers* barriers[8] = {};
 };
 inline std::map<int, Cluster> clusters;
 inline std::mutex clusters_mutex;
@@ -331,6 +429,7 @@ inline void cluster_wait() {
         Cluster& cluster = my_cluster();
         std::unique_lock held(cluster.mutex);
         cluster.shared[blockIdx.x % cluster_size] = shared_memory;
+        cluster.barriers[blockIdx.x % cluster_size] = &barriers_of_block;
         if (++cluster.arrived == cluster_size) {
             cluster.arrived = 0, cluster.generation++;
             cluster.changed.notify_all();
@@ -340,12 +439,25 @@ inline void cluster_wait() {
         }
     });
 }
+inline void cluster_begin() { cluster_wait(); }
 inline u32 cluster_address(u32 shared, u32 rank) { return shared | rank << 24; }
 inline float4 load_cluster(u32 address) {
     float4 v;
     std::memcpy(&v, my_cluster().shared[address >> 24] + (address & 0xffffff), sizeof v);
     return v;
 }
+inline void barrier_arrive_there(u32 address) {
+    arrive_at(*my_cluster().barriers[address >> 24], address & 0xffffff, 0);
+}
+inline void store_there(u32 address, float4 v, u32 barrier) {
+    const Cluster& cluster = my_cluster();
+    const u8* bytes = reinterpret_cast<const u8*>(&v);
+    u8* target = cluster.shared[address >> 24] + (address & 0xffffff);
+    std::lock_guard held(barriers_mutex);
+    std::memset(target, 0xff, sizeof v);
+    barrier_in(*cluster.barriers[barrier >> 24], barrier & 0xffffff).copies.push_back({target, {bytes, bytes + sizeof v}});
+}
+inline void barrier_wait_for_cluster(u32 address, u32 parity) { barrier_wait(address, parity); }
 #endif
 
 // ---- 16-bit numbers -------------------------------------------------------------------------------------
@@ -440,6 +552,17 @@ inline void mma(float (&d)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     });
 }
 
+inline u32 transposed(u32 pair) {
+    struct Given { u32 pair, out; } mine{pair, 0};
+    meet(my_warp(), my_lane(), &mine, [](void** all) {
+        for (int lane = 0; lane < 32; lane++)
+            for (int i = 0; i < 2; i++) {
+                const auto* from = static_cast<Given*>(all[(lane % 4 * 2 + i) * 4 + lane / 8]);
+                static_cast<Given*>(all[lane])->out |= (from->pair >> lane / 4 % 2 * 16 & 0xffff) << 16 * i;
+            }
+    });
+    return mine.out;
+}
 struct MatrixGiven { u32 address; u32* r; };
 inline void load_matrices(u32 (&r)[4], u32 address) {
     MatrixGiven mine{address, r};
@@ -468,7 +591,6 @@ struct Product { float* d; int sums; u32 a[4]; u64 x; bool add; };
 OF_BLOCK std::vector<std::vector<Product>> in_flight(1024);
 inline void fence_for_wgmma() {}
 inline void wgmma_begin() {}
-inline void wgmma_end() {}
 template <int NT> void wgmma_results(float (&)[NT][4]) {}
 template <int NT> void wgmma(float (&d)[NT][4], const u32 (&a)[4], u64 x, bool add) {
     if (x >> 62 != 1 || (x >> 32 & 0x3fff) != 64 || (x >> 49 & 7)) fail("a descriptor that the model does not know");
@@ -506,3 +628,5 @@ inline void wgmma_wait() {
         for (int thread = 0; thread < 128; thread++) of(thread).clear();
     });
 }
+
+#include "warpgroups.hpp"

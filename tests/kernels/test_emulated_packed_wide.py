@@ -1,0 +1,85 @@
+"""4-bit products of some tokens, run on the CPU from their CUDA source, against float64: slices, turns, odd shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from llmrs_cli.kernels import packed_wide
+from llmrs_cli.kernels.linear_small import Epilogue
+from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
+from tests.helpers.emulate import EmulatedDevice
+from tests.helpers.launches import tensor_map
+from tests.kernels.test_packed_linear import Case, poisoned
+
+
+@pytest.fixture(scope="module")
+def gpu(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDevice:
+    return EmulatedDevice(tmp_path_factory.mktemp("emulated"), hopper=True, together=True)
+
+
+@pytest.fixture(autouse=True)
+def plain_map(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(packed_wide, "tensor_map", tensor_map)
+    yield
+
+
+def product(
+    gpu: EmulatedDevice, case: Case, plan: PackedWidePlan, epilogue: Epilogue, alpha: float = 1.0
+) -> Any:
+    wide = epilogue in ("add", "logits")
+    out = poisoned(case.m, case.n // 2 if epilogue == "silu" else case.n, wide=wide)
+    if epilogue == "add":
+        out[...] = 0
+    packed_wide.packed_wide(
+        gpu, case.bf16, plan, epilogue, case.weight, out, x=case.x, bias=case.bias, alpha=alpha
+    )
+    return out
+
+
+ALONE = PackedWidePlan(2, 16, 2)
+"""Two blocks that take turns at what one cannot hold."""
+SLICED = PackedWidePlan(4, 32, 1, 2)
+"""Two clusters of two, likewise."""
+
+
+@pytest.mark.parametrize("plan", [ALONE, SLICED], ids=["alone", "sliced"])
+@pytest.mark.parametrize("epilogue", ["store", "add", "silu", "logits"])
+def test_every_epilogue(gpu: EmulatedDevice, plan: PackedWidePlan, epilogue: Epilogue) -> None:
+    case = Case(False, 35, 208, 648, 128)
+    case.check(epilogue, product(gpu, case, plan, epilogue))
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "group", "plan"),
+    [
+        (9, 16, 128, 128, PackedWidePlan(1, 16, 2)),
+        (16, 336, 1032, 32, PackedWidePlan(6, 16, 2, 3)),
+        (97, 80, 456, 64, PackedWidePlan(2, 96, 1, 2)),
+        (40, 640, 200, 200, PackedWidePlan(3, 16, 3)),
+        (33, 64, 1160, 128, PackedWidePlan(4, 64, 1, 4)),
+    ],
+    ids=str,
+)
+def test_tokens_and_matrices_of_any_shape(
+    gpu: EmulatedDevice, m: int, n: int, k: int, group: int, plan: PackedWidePlan
+) -> None:
+    """Warpgroups without rows, columns and tokens that fill no tile, slices of unequal length."""
+    case = Case(m % 2 == 0, m, n, k, group)
+    case.check("logits", product(gpu, case, plan, "logits"))
+
+
+def test_the_order_of_threads_changes_nothing(gpu: EmulatedDevice) -> None:
+    case = Case(False, 20, 208, 648, 128)
+    first, *others = (product(gpu, case, SLICED, "logits") for _ in range(3))
+    for again in others:
+        assert np.array_equal(first, again)
+
+
+def test_the_sum_is_scaled_before_its_bias(gpu: EmulatedDevice) -> None:
+    case = Case(False, 12, 64, 256, 128)
+    plain, half = (product(gpu, case, ALONE, "logits", alpha) for alpha in (1.0, 0.5))
+    np.testing.assert_allclose(half - case.bias, (plain - case.bias) / 2, rtol=1e-5, atol=1e-4)

@@ -1,6 +1,6 @@
 """Checks and times every kernel variant on a GPU, and prints one table; about seven minutes on an H200.
 
-Run from the repository root: python3 -m benchmarks.variants OUT [check few body parts attention sampler prefill wide]
+Run from the repository root: python3 -m benchmarks.variants OUT [SECTION …], by default all of SECTIONS.
 Each section is a process of its own, so that a fault ends one of them only; its records go to OUT/<section>.json as
 they come. What failed its check says FAIL, and its times then mean nothing.
 """
@@ -20,7 +20,9 @@ SECTIONS = {
     "attention": 60,
     "sampler": 45,
     "prefill": 75,
+    "prompts": 60,
     "wide": 120,
+    "packed_wide": 90,
 }
 """Seconds that each may take at most, in the order of their weight."""
 

@@ -26,6 +26,7 @@ from llmrs_cli.kernels import (
 )
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
+from llmrs_cli.kernels.marlin_layout import Layout
 
 HEAD_DIMS = (64, 96, 128, 256)
 """Head sizes of the models we know; other multiples of 16 up to 256 compile when they are met."""
@@ -92,3 +93,10 @@ def wide_units(
         for plan in wide_plans.plans_ahead(n, k, multiprocessors)
     )
     return tuple(dict.fromkeys(found))
+
+
+def packed_wide_units(
+    bf16: bool, linears: Iterable[tuple[Layout, Epilogue]], arch: str, multiprocessors: int
+) -> tuple[Unit, ...]:
+    """The same for 4-bit linears (layout, what follows)."""
+    return packed_plans.wide_units(bf16, linears, multiprocessors, arch == HOPPER)

@@ -1,20 +1,28 @@
 """Which 4-bit kernel serves how many tokens, and how it is spread. Measured on an H200 where it is Hopper's.
 
 up to 8 tokens       packed_small: memory speed, norm and epilogue fused
+up to WIDE_TOKENS    packed_wide, where it has a plan: the same for more tokens, on Hopper
 up to TILE_TOKENS    packed_large: the tensor cores read codes
 more                 dequantise, a slab at a time, and cuBLASLt
 """
 
 from __future__ import annotations
 
-from llmrs_cli.kernels import dequantise, packed_large, packed_small, repack
+from collections.abc import Iterable
+
+from llmrs_cli.kernels import dequantise, packed_large, packed_small, packed_wide, packed_wide_plans, repack
+from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
+from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_large import TilePlan
 from llmrs_cli.kernels.packed_small import StreamPlan
+from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
 
 HOPPER = "sm_90a"
 TILE_TOKENS = {True: 768, False: 64}
 """Most tokens that `packed_large` is taken for: with wgmma, and without."""
+WIDE_TOKENS = 0
+"""Most tokens that `packed_wide` is taken for: none, until it is measured."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
 SLAB_BYTES = 32 << 20
@@ -26,6 +34,13 @@ def stream_plan(multiprocessors: int, group: int, deep: bool, hopper: bool) -> S
     warps, stages = (12, 3 if hopper else 2) if deep else (8, 2)
     room = (220 if hopper else 160 if deep else 96) << 10
     return StreamPlan(multiprocessors, warps, stages=stages, room=room)
+
+
+def wide_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> PackedWidePlan | None:
+    """For M tokens, if `packed_wide` is to serve them."""
+    if not hopper or m > WIDE_TOKENS:
+        return None
+    return packed_wide_plans.plan_for(m, layout, multiprocessors)
 
 
 def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:
@@ -57,3 +72,16 @@ def units(bf16: bool, group: int, deep: bool, hopper: bool) -> tuple[Unit, ...]:
         packed_small.unit(bf16, group, stream_plan(1, group, deep, hopper)),
         *(packed_large.unit(bf16, group, plan) for plan in plans),
     )
+
+
+def wide_units(
+    bf16: bool, linears: Iterable[tuple[Layout, Epilogue]], multiprocessors: int, hopper: bool
+) -> tuple[Unit, ...]:
+    """Units of `packed_wide` for these linears, each with what follows it."""
+    found = (
+        packed_wide.unit(bf16, layout, plan, epilogue)
+        for layout, epilogue in linears
+        for m in packed_wide_plans.STEPS_OF_TOKENS
+        if (plan := wide_plan(multiprocessors, m, layout, hopper)) is not None
+    )
+    return tuple(dict.fromkeys(found))

@@ -62,7 +62,7 @@ def packed_wide(
     n, k = layout.rows, layout.columns
     if n % 16 or k % 8 or x.shape != (m, k):
         raise EngineFault(f"packed_wide cannot serve {tuple(x.shape)} tokens for {m} of ({n}, {k}).")
-    if plan.blocks % plan.slices or plan.slices > layout.unit_columns or plan.stages(layout) < 2:
+    if plan.blocks % plan.slices or plan.slices > layout.unit_columns:
         raise EngineFault(f"packed_wide has no place for {m} tokens of ({n}, {k}) in {plan}.")
     fetched = plan.fetched(m)
     _kernel(unit(bf16, layout, plan, epilogue), epilogue, n, layout.unit_bytes // 4).launch(

@@ -7,7 +7,7 @@ cheapest ones (benchmarks/variants/packed_wide.py). It is not a prediction of ho
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from llmrs_cli.kernels.launch import ceil_div
@@ -83,20 +83,15 @@ class PackedWidePlan:
 
 def plans(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePlan]:
     """All that suit M tokens of a linear."""
-    for tokens, most in MOST_WARPGROUPS.items():
-        if tokens > 16 and tokens // 2 >= m:
-            continue
-        for warpgroups in range(1, most + 1):
-            for slices in range(1, MAX_CLUSTER + 1):
-                tiles = PackedWidePlan(1, tokens, warpgroups, slices).tiles(layout, m)
-                clusters = min(tiles, at_once(slices, multiprocessors) // slices)
-                plan = PackedWidePlan(clusters * slices, tokens, warpgroups, slices)
-                if (
-                    clusters
-                    and (slices == 1 or 2 * slices <= layout.unit_columns)
-                    and plan.stages(layout) > 1
-                ):
-                    yield plan
+    most_slices = max(1, min(MAX_CLUSTER, layout.unit_columns // 2))
+    sizes = [tokens for tokens in MOST_WARPGROUPS if tokens == 16 or tokens // 2 < m]
+    for tokens in sizes:
+        for warpgroups in range(1, MOST_WARPGROUPS[tokens] + 1):
+            for slices in range(1, most_slices + 1):
+                plan = PackedWidePlan(0, tokens, warpgroups, slices)
+                clusters = min(plan.tiles(layout, m), at_once(slices, multiprocessors) // slices)
+                if clusters:
+                    yield replace(plan, blocks=clusters * slices)
 
 
 def cost(plan: PackedWidePlan, m: int, layout: Layout) -> float:
@@ -123,9 +118,3 @@ def plan_for(m: int, layout: Layout, multiprocessors: int) -> PackedWidePlan | N
     most = next(size for size in STEPS_OF_TOKENS if size >= m)
     found = plans(most, layout, multiprocessors)
     return min(found, key=lambda plan: cost(plan, most, layout), default=None)
-
-
-def plans_ahead(layout: Layout, multiprocessors: int) -> Iterator[PackedWidePlan]:
-    """All that `plan_for` gives for a linear."""
-    found = (plan_for(m, layout, multiprocessors) for m in STEPS_OF_TOKENS)
-    yield from dict.fromkeys(plan for plan in found if plan is not None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,11 +20,13 @@ from llmrs_cli.engine.weights.convert import convert
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4, Words4
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels import packed_plans, packed_wide
 from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
 from tests.helpers.canonical import dense, packed4, packed8, permuted4, words4
 from tests.helpers.emulate import EmulatedDevice, host
 from tests.helpers.fake_cuda import cuda_backend
+from tests.helpers.launches import Recorder, bits, tensor_map
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 
@@ -248,6 +251,35 @@ def test_every_number_of_tokens_has_its_kernel(
     assert np.linalg.norm(out - wanted) < bound * np.linalg.norm(wanted)
 
 
+class Listener(Recorder):
+    """A Hopper GPU that keeps what it is asked to run."""
+
+    loader, multiprocessors, shared_limit = SimpleNamespace(arch="sm_90a"), 132, 227 << 10
+
+    def named(self) -> list[str]:
+        return [name for name, _ in self.shapes]
+
+
+@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("rows", [144, 136])
+def test_tokens_between_few_and_many_go_where_the_switch_says(
+    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, measured: bool, rows: int
+) -> None:
+    """On Hopper, and only what the kernel can serve."""
+    monkeypatch.setattr(packed_wide, "tensor_map", tensor_map)
+    if measured:
+        monkeypatch.setattr(packed_plans, "WIDE_TOKENS", 256)
+    made = room.load_packed(device, room.upload, [weight(rows)], [None], False)
+    served = {}
+    for m in (8, 9, 256, 257):
+        listener = Listener()
+        products = room.PackedProducts(listener, room.arena, multiply)
+        products.plain("store", bits(m, 200), made, bits(m, rows))
+        served[m] = listener.named()
+    between = ["packed_wide" if measured and rows % 16 == 0 else "packed_large"]
+    assert served == {8: ["packed_small"], 9: between, 256: between, 257: ["packed_large"]}
+
+
 @pytest.mark.parametrize("m", [2, 12])
 def test_the_norm_comes_first(room: Any, device: EmulatedDevice, m: int) -> None:
     part = weight(144)
@@ -279,6 +311,15 @@ def test_the_backend_keeps_packed_what_it_may_and_builds_its_kernels() -> None:
         assert {"packed_small", "packed_large", "dequantise", "repack"} <= {
             u.stem for u in backend.device.built
         }
+
+
+def test_what_the_switch_says_is_built_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    for tokens in (0, 256):
+        monkeypatch.setattr(packed_plans, "WIDE_TOKENS", tokens)
+        with cuda_backend(packed=True) as backend:
+            backend.prepare_linear([weight(64)], [None], "layer 0 o")
+            backend.alloc_kv(1, 1, 2, 64)
+            assert ("packed_wide" in {u.stem for u in backend.device.built}) == (tokens > 0)
 
 
 @pytest.mark.parametrize("wish", [{"packed": False}, {"deterministic": True}], ids=str)

@@ -37,13 +37,14 @@ from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
-from llmrs_cli.kernels.catalog import model_units, packed_units, wide_units
+from llmrs_cli.kernels.catalog import model_units, packed_units, packed_wide_units, wide_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.graphs import Graphs
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, default_cache
+from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
 from llmrs_cli.kernels.tune import Tuning, default_folder
@@ -103,6 +104,7 @@ class CudaBackend(Backend):
         self._bf16: bool | None = None
         self._groups: set[int] = set()
         self._linears: set[tuple[int, int, Epilogue]] = set()
+        self._packed_linears: set[tuple[Layout, Epilogue]] = set()
         self._attention = Attention(self.device, self._arena, paths.two_tiles and not deterministic)
         self._shares = self.device.multiprocessors
         self._few: tuple[int, ...] = ()
@@ -114,13 +116,16 @@ class CudaBackend(Backend):
             # All activations share one type; float16 only where the checkpoint says so or holds codes.
             dtypes = {part.dtype if isinstance(part, Dense) else "float16" for part in parts}
             self._bf16 = "float16" not in dtypes
+        place = name.split()[-1]
         # The embedding is also a table of rows, which is read as 16 bits.
         if self.packed and name != "embedding" and why_widened(parts) is None:
             packed = load_packed(self.device, self._upload, parts, bias, self._bf16)
             self._groups.add(packed.matrix.layout.group)
+            if place in EPILOGUES:
+                self._packed_linears.add((packed.matrix.layout, EPILOGUES[place]))
             return packed
         loaded = load_linear(self.device, self._upload, parts, bias, self._bf16)
-        if (place := name.split()[-1]) in EPILOGUES:
+        if place in EPILOGUES:
             self._linears.add((*loaded.shape, EPILOGUES[place]))
         return loaded
 
@@ -134,11 +139,11 @@ class CudaBackend(Backend):
         self._upload.close()  # all weights are loaded
         # All at once and in parallel, rather than one by one in the first steps.
         bf16, arch = self._bf16 is not False, self.device.loader.arch
+        count = self.device.multiprocessors
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
-        wide = (
-            () if self.deterministic else wide_units(bf16, self._linears, arch, self.device.multiprocessors)
-        )
-        self.device.build((*model_units(bf16, head_dim, arch), *packed, *wide))
+        wide = () if self.deterministic else wide_units(bf16, self._linears, arch, count)
+        packed_wide = packed_wide_units(bf16, self._packed_linears, arch, count)
+        self.device.build((*model_units(bf16, head_dim, arch), *packed, *wide, *packed_wide))
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
             self._few = self._attention.few_sizes(head_dim)

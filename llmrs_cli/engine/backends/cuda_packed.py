@@ -20,13 +20,14 @@ from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Vector
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels import packed_large, packed_plans, packed_small
+from llmrs_cli.kernels import packed_large, packed_plans, packed_small, packed_wide
 from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix
+from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
 from llmrs_cli.kernels.repack import Part, compare, repack, stack
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.scratch import Scratch
@@ -203,6 +204,18 @@ class PackedProducts:
         """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit."""
         if len(x) <= packed_small.MAX_TOKENS:
             self._few(epilogue, weight, out, x=x, alpha=alpha)
+        elif (plan := self._wide_plan(len(x), weight)) is not None:
+            packed_wide.packed_wide(
+                self.device,
+                weight.bf16,
+                plan,
+                epilogue,
+                weight.matrix,
+                out,
+                x=x,
+                bias=weight.bias,
+                alpha=alpha,
+            )
         elif len(x) <= packed_plans.TILE_TOKENS[self._hopper]:
             self._more(epilogue, weight, x, out, alpha)
         elif epilogue == "silu":
@@ -223,6 +236,10 @@ class PackedProducts:
     def _stream_plan(self, weight: PackedLinear) -> packed_small.StreamPlan:
         group = weight.matrix.layout.group
         return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep, self._hopper)
+
+    def _wide_plan(self, m: int, weight: PackedLinear) -> PackedWidePlan | None:
+        count, layout = self.device.multiprocessors, weight.matrix.layout
+        return packed_plans.wide_plan(count, m, layout, self._hopper)
 
     def _norm_fits(self, weight: PackedLinear, m: int) -> bool:
         needed = self._stream_plan(weight).shared_bytes(weight.matrix.layout, m, normed=True)

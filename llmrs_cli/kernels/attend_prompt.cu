@@ -207,9 +207,9 @@ DEVICE void copy_items(const Arguments& a, const Room& room, const TensorMap& ke
             found = find(a, next, item, source);
             next = draw(a, items);
         }
-        barrier_wait(room.empty_item(n), u32(n / 2 % 2) ^ 1);
         if (!found) item.rows = 0;
-        if (threadIdx.x % 32 == 0) {
+        if (threadIdx.x % 32 == 0) {  // waits alone: once it has passed, the others could miss the phase
+            barrier_wait(room.empty_item(n), u32(n / 2 % 2) ^ 1);
             room.items[n % 2] = item;
             barrier_arrive(room.full_item(n));
         }

@@ -8,10 +8,9 @@ DEVICE void copy_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
                  :: "r"(to), "l"(from), "r"(bytes), "r"(barrier) : "memory");
 }
 
-// All blocks have made their barriers; nothing else is promised of what they wrote.
-DEVICE void cluster_begin() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
+// This block has made its barriers; all have, after cluster_begun(). Nothing else is promised of what they wrote.
+DEVICE void cluster_begin() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEVICE void cluster_begun() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 // One arrival at a barrier of any block, which cluster_address() has found; who waits there for the cluster sees what this
 // thread sees.
 DEVICE void barrier_arrive_there(u32 there) {

@@ -1,14 +1,14 @@
 // y = x · Wᵀ for more than a few tokens and 4-bit W on Hopper: the copy engine brings tiles, warpgroups decode and multiply.
 //
 // A block multiplies 64 · WGS rows of W with TOKENS tokens, 128 columns a step: each of WGS warpgroups has one unit of 64
-// rows, in registers where codes become 16-bit integers, and all tokens, in shared memory; one more warp starts the copies.
+// rows, in registers where codes become 16-bit integers, and all tokens, in shared memory; two more warps start the copies.
 // Warpgroups wait for copies but not for one another, so that one decodes while another's wgmma run. SLICES blocks, a
 // cluster, each take a part of K; the sums of a warpgroup meet those of the same rows in the other blocks in shared
 // memory, in the order of the slices, and each block writes a share of the tokens. Clusters take turns at the tiles, and
 // the copies run ahead from one into the next.
 //
-// Codes minus zeros enter the products exactly; a group's sums are scaled in float32. The first weights are on their way
-// before wait_for_previous(). Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the
+// Codes minus zeros enter the products exactly; a group's sums are scaled in float32. Weights are on their way before
+// wait_for_previous(). Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the
 // first time comes slowly. N is a multiple of 16.
 #ifndef WGS
 #define WGS 2
@@ -88,47 +88,37 @@ struct Slot {
     }
 };
 
-// The copies of a block. `fetched`: tokens of a step.
-struct Copies {
-    const Work& work;
-    const Shared& shared;
-    const u8* packed;
-    const TensorMap& x;
-    int fetched;
-    DEVICE void weights(const Turn& turn, int step, int at) const {
-        const int units = min(WGS, work.unit_rows - turn.unit);
-        const u32 to = shared.ring + at * STAGE_BYTES + X_BYTES, barrier = shared.full + at * 8;
-        barrier_expect(barrier, units * UNIT_BYTES + fetched * 256);
-        for (int i = 0; i < units; i++)
-            copy_bytes(to + i * UNIT_BYTES, packed + (i64(turn.unit + i) * work.across + step) * UNIT_BYTES, UNIT_BYTES,
-                       barrier);
-    }
-    DEVICE void tokens(const Turn& turn, int step, int at) const {
-        const u32 to = shared.ring + at * STAGE_BYTES;
-        for (int half = 0; half < 2; half++)
-            copy_box(to + half * HALF_BYTES, x, step * TILE_COLUMNS + half * 64, turn.token, shared.full + at * 8);
-    }
-};
-
-// All but the first `ahead` weights, which are on their way.
-DEVICE void copy_tiles(const Copies& copies, int slice, int ahead) {
-    const Work& work = copies.work;
-    const int first = blockIdx.x / SLICES, stride = gridDim.x / SLICES;
+// Both are for a whole warp, in which a lane starts each copy: of a step's units of W, of which a lane has one below the other;
+DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int slice) {
+    const int lane = threadIdx.x % 32;
     Slot slot;
-    if (first < work.items) {
-        const Turn turn(work, first, slice);
-        for (int s = 0; s < ahead; s++, slot.next()) copies.tokens(turn, turn.first + s, s);
-    }
 #pragma unroll 1
-    for (int item = first; item < work.items; item += stride) {
+    for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
+        const Turn turn(work, item, slice);
+        const int units = min(WGS, work.unit_rows - turn.unit);
+        const u8* from = packed + (i64(turn.unit + lane) * work.across + turn.first) * UNIT_BYTES;
+#pragma unroll 1
+        for (int step = turn.first; step < turn.past; step++, slot.next(), from += UNIT_BYTES) {
+            const u32 to = shared.ring + slot.at * STAGE_BYTES + X_BYTES, full = shared.full + slot.at * 8;
+            barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
+            if (lane == 0) barrier_expect(full, units * UNIT_BYTES + fetched * 256);
+            if (lane < units) copy_bytes(to + lane * UNIT_BYTES, from, UNIT_BYTES, full);
+        }
+    }
+}
+// and of its tokens, of which a lane has 64 columns.
+DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap& x, int slice) {
+    const int lane = threadIdx.x % 32;
+    Slot slot;
+#pragma unroll 1
+    for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
         const Turn turn(work, item, slice);
 #pragma unroll 1
-        for (int step = turn.first + ahead; step < turn.past; step++, slot.next()) {
-            barrier_wait(copies.shared.empty + slot.at * 8, slot.phase ^ 1);
-            copies.weights(turn, step, slot.at);
-            copies.tokens(turn, step, slot.at);
+        for (int step = turn.first; step < turn.past; step++, slot.next()) {
+            const u32 to = shared.ring + slot.at * STAGE_BYTES + lane * HALF_BYTES;
+            barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
+            if (lane < 2) copy_box(to, x, step * TILE_COLUMNS + lane * 64, turn.token, shared.full + slot.at * 8);
         }
-        ahead = 0;
     }
 }
 
@@ -338,9 +328,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
     Problem p{};
     p.alpha = alpha, p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k;
     const Work work(p);
-    const Copies copies{work, shared, packed, x, fetched};
-    const int slice = blockIdx.x % SLICES;
-    int ahead = 0;
+    const int slice = blockIdx.x % SLICES, copier = int(threadIdx.x / 32) - 4 * WGS;
     allow_next();
     if (threadIdx.x == MULTIPLIERS) {
         for (int s = 0; s < STAGES; s++) {
@@ -353,20 +341,22 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
         }
         barriers_ready();
         prefetch_map(x);
-        if (int(blockIdx.x / SLICES) < work.items) {
-            const Turn turn(work, blockIdx.x / SLICES, slice);
-            ahead = min(STAGES, turn.past - turn.first);
-            for (int s = 0; s < ahead; s++) copies.weights(turn, turn.first + s, s);
-        }
     }
     __syncthreads();
     if constexpr (SLICES > 1) cluster_begin();
-    wait_for_previous();
-    if (threadIdx.x >= MULTIPLIERS) {
+    if (copier >= 0) {
         leave_registers<COPYING>();
-        if (threadIdx.x == MULTIPLIERS) copy_tiles(copies, slice, ahead);
+        if (copier == 0) copy_weights(work, shared, packed, fetched, slice);
+        if (copier == 1) {
+            wait_for_previous();
+            copy_tokens(work, shared, x, slice);
+        }
+        __syncwarp();
+        if constexpr (SLICES > 1) cluster_begun();
     } else {
         take_registers<REGISTERS>();
+        if constexpr (SLICES > 1) cluster_begun();
+        wait_for_previous();
         multiply_tiles(p, work, shared, ring, slice);
     }
 }

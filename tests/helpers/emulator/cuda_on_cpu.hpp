@@ -183,6 +183,9 @@ inline void run_block(int threads, u64& seed) {
     }
 }
 
+#ifdef TOGETHER
+inline void forget_clusters();
+#endif
 template <class... P, size_t... I>
 void call(void (*kernel)(P...), const u64* slots, std::index_sequence<I...>) {
     std::tuple<std::decay_t<P>...> values;
@@ -209,6 +212,7 @@ void launch(void (*kernel)(P...), const int* grid, int threads, const u64* slots
     const std::vector<int> order = shuffled(grid[0] * grid[1] * grid[2], state);
 #ifdef TOGETHER
     std::vector<std::thread> blocks;
+    forget_clusters();
     for (int i : order) blocks.emplace_back(run, i, state + i);
     for (auto& one : blocks) one.join();
 #else
@@ -411,13 +415,14 @@ template <class Map> void copy_box(u32 to, const Map& map, int column, int row, 
 struct Cluster {
     std::mutex mutex;
     std::condition_variable changed;
-    int arrived = 0;
+    int arrived = 0, begun = 0;
     unsigned generation = 0;
     u8* shared[8] = {};
     Barriers* barriers[8] = {};
 };
 inline std::map<int, Cluster> clusters;
 inline std::mutex clusters_mutex;
+inline void forget_clusters() { clusters.clear(); }
 inline Cluster& my_cluster() {
     std::lock_guard held(clusters_mutex);
     return clusters[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) / cluster_size];
@@ -439,7 +444,25 @@ inline void cluster_wait() {
         }
     });
 }
-inline void cluster_begin() { cluster_wait(); }
+// Here a block's threads need not wait for one another.
+inline void cluster_begin() {
+    Cluster& cluster = my_cluster();
+    std::lock_guard held(cluster.mutex);
+    cluster.shared[blockIdx.x % cluster_size] = shared_memory;
+    cluster.barriers[blockIdx.x % cluster_size] = &barriers_of_block;
+    cluster.begun++;
+}
+inline void cluster_begun() {
+    Cluster& cluster = my_cluster();
+    for (;;) {
+        {
+            std::lock_guard held(cluster.mutex);
+            if (cluster.begun >= cluster_size * blockDim.x) return;
+        }
+        std::this_thread::yield();
+        yield();
+    }
+}
 inline u32 cluster_address(u32 shared, u32 rank) { return shared | rank << 24; }
 inline float4 load_cluster(u32 address) {
     float4 v;

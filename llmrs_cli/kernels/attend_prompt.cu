@@ -188,7 +188,7 @@ DEVICE void copy_item(
         uint4* to = reinterpret_cast<uint4*>(room.values(last) + stripe * STRIPE_BYTES + page * PAGE * 128);
         for (int chunk = inside * 8 + lane; chunk < PAGE * 8; chunk += 32) to[chunk] = make_uint4(0, 0, 0, 0);
     }
-    fence_for_engines();
+    fence_for_wgmma();
     __syncwarp();
     if (lane == 0) barrier_arrive(room.full_values(last));
 }
@@ -255,7 +255,7 @@ DEVICE void bring_queries(const Arguments& a, const Room& room) {
         }
         copy_commit();
         copy_wait<0>();
-        fence_for_engines();
+        fence_for_wgmma();
         barrier_arrive(room.full_queries(n));
     }
 }

@@ -9,6 +9,3 @@ template <int COUNT> DEVICE void leave_registers() { asm volatile("setmaxnreg.de
 // `id`, 1 to 15, is free again when `threads` have arrived; who waits counts as one that arrives.
 DEVICE void meeting_wait(int id, int threads) { asm volatile("bar.sync %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
 DEVICE void meeting_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :: "r"(id), "r"(threads) : "memory"); }
-
-// What generic stores wrote to shared memory is seen by wgmma and the copy engine after the next barrier.
-DEVICE void fence_for_engines() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }

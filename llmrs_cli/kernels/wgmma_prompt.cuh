@@ -4,7 +4,7 @@
 // the 16-byte piece j of row r stands at piece j ^ (r % 8), and a stripe begins at a multiple of 1,024 bytes. d[j][i] are
 // the sums of a lane: rows g and g + 8 (i / 2) of its warp's 16, columns 8j + 2c + i % 2, where g = lane / 4 and c = lane % 4.
 #pragma once
-#include "wgmma_operand.cuh"
+#include "wgmma.cuh"
 
 // Descriptor of values as the second operand, 16 rows of which are multiplied and whose columns lie together: bits 16–29 the
 // bytes from one stripe to the next, 32–45 those from 8 rows to the next 8.
@@ -12,16 +12,8 @@ DEVICE u64 wgmma_columns(u32 shared) {
     return u64(shared >> 4 & 0x3fffu) | u64(KEYS * 128 >> 4) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
-// Registers are ready: before the first of a series of wgmma.
-DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 // Waits until no more than LEFT series of wgmma run.
 template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory"); }
-// Sums that the compiler takes for ready since the wgmma was issued are not used before this.
-template <int N> DEVICE void wgmma_results(float (&d)[N][4]) {
-#pragma unroll
-    for (int n = 0; n < N; n++)
-        asm volatile("" : "+f"(d[n][0]), "+f"(d[n][1]), "+f"(d[n][2]), "+f"(d[n][3])::"memory");
-}
 
 #if BF16
 #define TYPES "f32.bf16.bf16"

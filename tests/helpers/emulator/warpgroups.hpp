@@ -19,7 +19,6 @@ inline void meeting_arrive(int id, int threads) {
 }
 template <int COUNT> void take_registers() {}
 template <int COUNT> void leave_registers() {}
-inline void fence_for_engines() {}
 
 // ---- wgmma ------------------------------------------------------------------------------------------------
 

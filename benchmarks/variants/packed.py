@@ -24,7 +24,7 @@ from llmrs_cli.engine.backends.cuda import CudaBackend
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.cuda_packed import PackedLinear
 from llmrs_cli.engine.backends.handles import LayerWeights, Linear, ModelWeights
-from llmrs_cli.kernels import packed_plans
+from llmrs_cli.kernels import packed_plans, packed_wide_plans
 from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_large import TilePlan
 from llmrs_cli.kernels.packed_small import StreamPlan
@@ -71,6 +71,8 @@ def settings(device: Any, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
             plan = StreamPlan(device.multiprocessors, warps, tiles, stages, room=220 << 10)
             yield stream_label(plan), {"stream_plan": always(plan)}
     else:
+        if tokens <= packed_wide_plans.MOST_TOKENS:
+            yield "packed_wide", {"WIDE_TOKENS": tokens}
         for size, warps, stages, resident in TILES:
             if min(tokens, 128) <= 2 * size and (size <= tokens or size == 16):
                 tile = TilePlan(device.multiprocessors * resident, size, warps, stages, resident)

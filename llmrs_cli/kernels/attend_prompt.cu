@@ -8,9 +8,10 @@
 // A warpgroup's scores of the next step are under way while the values of this one are multiplied, and one warpgroup's
 // exponentials run beside another's products: they take turns at the tensor cores.
 //
-// The grid fills the GPU once. Items, WGS tiles of queries for a key head in parts of ROWS rows, are drawn from a counter, which
-// the last draw leaves at 0. Tiles are numbered backwards so that the longest (latest) ones start first. Steps lie on
-// multiples of KEYS, and keys that a row does not see add exact zeros: its bits depend on nothing but its own context.
+// The grid fills the GPU once. Items of ROWS rows are drawn from a counter, which the last draw leaves at 0. WGS tiles of
+// queries make as many items as a key head has query heads; each tile has its share of them. Tiles are numbered backwards so
+// that the longest (latest) ones start first. Steps lie on multiples of KEYS, and keys that a row does not see add exact
+// zeros: its bits depend on nothing but its own context.
 // Design after FlashAttention-3 (Shah et al., 2024).
 #ifndef WGS
 #define WGS 2
@@ -37,7 +38,7 @@ constexpr int STRIPES = HEAD_DIM / 64, CHUNKS = HEAD_DIM / 8;  // 16-byte chunks
 constexpr int QUERY_STRIPE = 64 * 128, QUERY_BYTES = STRIPES * QUERY_STRIPE;  // of a warpgroup
 constexpr int STRIPE_BYTES = KEYS * 128, STEP_BYTES = STRIPES * STRIPE_BYTES;  // of a step's keys or values
 constexpr int PAGES = KEYS / PAGE;  // of a step
-constexpr int REGISTERS = WGS == 2 ? 232 : 152, COPYING = WGS == 2 ? 40 : 56;
+constexpr int REGISTERS = WGS == 2 ? 224 : 152, COPYING = 56;  // all that a thread of each has at launch, shared out
 constexpr int QUERYING = 96;  // threads that bring queries
 constexpr int MEETING = 1, TURN = MEETING + WGS;  // meetings of each warpgroup by itself, and its turns
 
@@ -50,11 +51,12 @@ struct Arguments {
     int sequences, table_width, heads, kv_heads, window;
 };
 
-// Query heads of a key head, and rows over them without a division.
+// Query heads of a key head, and rows over them without a division. `share`: items of a tile.
 struct Group {
-    int size;
+    int size, share;
     u32 inverse;
-    DEVICE explicit Group(int size) : size(size), inverse(size > 1 ? 0xffffffffu / size + 1 : 0) {}
+    DEVICE explicit Group(const Arguments& a)
+        : size(a.heads / a.kv_heads), share((size + WGS - 1) / WGS), inverse(size > 1 ? 0xffffffffu / size + 1 : 0) {}
     DEVICE int query(int row) const { return size > 1 ? int(__umulhi(row, inverse)) : row; }
 };
 
@@ -113,22 +115,22 @@ struct Source {
 };
 
 // Whether the item has rows; all lanes find the same.
-DEVICE bool find(const Arguments& a, int item, Item& found, Source& source) {
-    const int lane = threadIdx.x % 32, tile = a.first_tile[a.sequences] - 1 - item / a.heads;
+DEVICE bool find(const Arguments& a, const Group& group, int item, Item& found, Source& source) {
+    const int of_tile = a.kv_heads * group.share, own = item % of_tile, tile = a.first_tile[a.sequences] - 1 - item / of_tile;
+    const int lane = threadIdx.x % 32;
     int sequence = 0;
 #pragma unroll 4
     for (int s = lane; s - lane < a.sequences; s += 32)
         sequence += __popc(__ballot_sync(FULL, s < a.sequences && a.first_tile[s + 1] <= tile));
-    const int own_tile = tile - a.first_tile[sequence];
-    if (own_tile % WGS) return false;  // the item of the tile before has it
-    const int group = a.heads / a.kv_heads, head = item % a.heads;
+    const int own_tile = tile - a.first_tile[sequence], part = own_tile % WGS * group.share + own % group.share;
+    if (part >= group.size) return false;
     const int start = a.query_start[sequence], count = a.query_start[sequence + 1] - start;
     const int context = a.contexts[sequence], before = context - count;
-    found.token = start, found.rows = count * group, found.before = before, found.kv_head = head / group;
-    found.row = own_tile * TILE * group + head % group * ROWS;
+    found.token = start, found.rows = count * group.size, found.before = before, found.kv_head = own / group.share;
+    found.row = own_tile / WGS * ROWS * group.size + part * ROWS;
     if (found.row >= found.rows) return false;
-    const int last = min(found.row + ROWS, found.rows) - 1, seen = before + last / group + 1;
-    found.step = a.window > 0 ? max(before + found.row / group - a.window + 1, 0) / KEYS : 0;
+    const int last = min(found.row + ROWS, found.rows) - 1, seen = before + group.query(last) + 1;
+    found.step = a.window > 0 ? max(before + group.query(found.row) - a.window + 1, 0) / KEYS : 0;
     found.past = (seen + KEYS - 1) / KEYS;
     source.table = a.tables + i64(a.rows[sequence]) * a.table_width;
     source.pages = (seen + PAGE - 1) / PAGE, source.context = context;
@@ -194,7 +196,8 @@ DEVICE void copy_item(
 }
 
 DEVICE void copy_items(const Arguments& a, const Room& room, const TensorMap& keys, const TensorMap& values) {
-    const int items = a.first_tile[a.sequences] * a.heads;
+    const Group group(a);
+    const int items = a.first_tile[a.sequences] * a.kv_heads * group.share;
     int next = blockIdx.x;
     Slot slot;
     u32 tails = 0;
@@ -203,10 +206,7 @@ DEVICE void copy_items(const Arguments& a, const Room& room, const TensorMap& ke
         Item item{};
         Source source{};
         bool found = false;
-        while (next < items && !found) {
-            found = find(a, next, item, source);
-            next = draw(a, items);
-        }
+        while (next < items && !(found = find(a, group, next, item, source))) next = draw(a, items);
         if (!found) item.rows = 0;
         if (threadIdx.x % 32 == 0) {  // waits alone: once it has passed, the others could miss the phase
             barrier_wait(room.empty_item(n), u32(n / 2 % 2) ^ 1);
@@ -215,6 +215,7 @@ DEVICE void copy_items(const Arguments& a, const Room& room, const TensorMap& ke
         }
         if (!found) return;
         copy_item(a, room, keys, values, item, source, slot, tails);
+        next = draw(a, items);  // no sooner, lest one block hoards what others could begin
     }
 }
 
@@ -240,7 +241,7 @@ DEVICE Item take_item(const Room& room, int n) {
 }
 
 DEVICE void bring_queries(const Arguments& a, const Room& room) {
-    const Group group(a.heads / a.kv_heads);
+    const Group group(a);
 #pragma unroll 1
     for (int n = 0;; n++) {
         const Item item = take_item(room, n);
@@ -399,7 +400,7 @@ DEVICE void store(
 }
 
 DEVICE void attend_items(const Arguments& a, const Room& room) {
-    const Group group(a.heads / a.kv_heads);
+    const Group group(a);
     Rows rows;
     Slot keys, values;
     if (rows.warpgroup == WGS - 1) rows.pass_turn();  // to the first

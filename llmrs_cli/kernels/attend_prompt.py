@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.tensor_map import tensor_map
 
@@ -116,7 +116,7 @@ def attend_prompt(
     _kernel(bf16, heads, d, sequences, shape).launch(
         device,
         Shape(
-            (min(multiprocessors, heads * tiles), 1, 1),
+            (min(multiprocessors, tiles * kv_heads * ceil_div(heads // kv_heads, shape.groups)), 1, 1),
             (128 * (shape.groups + 1), 1, 1),
             shared_bytes(d, shape),
         ),

@@ -30,9 +30,8 @@
 #endif
 #define WARPS (4 * WGS + 4)
 #include "cluster_barrier.cuh"
-#include "linear.cuh"
-#include "mma.cuh"
 #include "packed4.cuh"
+#include "packed_wide_epilogue.cuh"
 #include "warpgroups.cuh"
 #include "wgmma.cuh"
 
@@ -88,7 +87,7 @@ struct Slot {
     }
 };
 
-// Both are for a whole warp, in which a lane starts each copy: of a step's units of W, of which a lane has one below the other;
+// For a whole warp, of which each lane brings one unit of a step's W.
 DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int slice) {
     const int lane = threadIdx.x % 32;
     Slot slot;
@@ -106,7 +105,7 @@ DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packe
         }
     }
 }
-// and of its tokens, of which a lane has 64 columns.
+// For a whole warp, of which two lanes bring 64 columns each of a step's tokens.
 DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap& x, int slice) {
     const int lane = threadIdx.x % 32;
     Slot slot;
@@ -180,53 +179,6 @@ DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slo
         if (lane == 0) barrier_arrive(shared.empty + at * 8);
     }
 }
-
-// How a warp writes its 16 rows.
-struct Writer {
-    const Problem& p;
-    int row, g, c;  // the first of the 16
-    float bias[2];
-    DEVICE Writer(const Problem& p, int row) : p(p), row(row), g(threadIdx.x % 32 / 4), c(threadIdx.x % 4) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) bias[i] = p.bias && row < p.n ? p.bias[row + g + i * 8] : 0.0f;
-    }
-    // Of eight tokens: what is there, for ADD.
-    DEVICE void load(int token, float (&residual)[4]) const {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int t = token + 2 * c + i % 2;
-            residual[i] = 0.0f;
-            if (EPILOGUE == ADD && t < p.m && row < p.n)
-                residual[i] = static_cast<const float*>(p.out)[t * p.n + row + g + i / 2 * 8];
-        }
-    }
-    DEVICE void write(int token, const float (&sum)[4], const float (&residual)[4]) const {
-        float y[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) y[i] = sum[i] * p.alpha + bias[i / 2];
-        if constexpr (EPILOGUE == STORE || EPILOGUE == SILU) {
-            const int t = token + g;  // after transposing, a lane has two rows of one token
-            const bool live = t < p.m && row < p.n;
-            if constexpr (EPILOGUE == STORE) {
-                const u32 upper = transposed(pack2(y[0], y[1])), lower = transposed(pack2(y[2], y[3]));
-                u32* to = static_cast<u32*>(p.out) + (t * p.n + row) / 2 + c;
-                if (live) to[0] = upper, to[4] = lower;
-            } else {
-#pragma unroll
-                for (int i = 0; i < 2; i++) y[i] = __fdividef(y[i], 1.0f + __expf(-y[i])) * y[i + 2] * HEADROOM;
-                const u32 pair = transposed(pack2(y[0], y[1]));
-                if (live) static_cast<u32*>(p.out)[(t * (p.n / 2) + row / 2) / 2 + c] = pair;
-            }
-        } else {
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int t = token + 2 * c + i % 2;
-                if (t < p.m && row < p.n)
-                    static_cast<float*>(p.out)[t * p.n + row + g + i / 2 * 8] = y[i] + residual[i];
-            }
-        }
-    }
-};
 
 // Without slices: a few eights of tokens at a time, since each visit to memory takes long.
 DEVICE void write_alone(const Writer& writer, int token, const Sums& total) {

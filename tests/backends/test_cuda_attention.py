@@ -216,7 +216,7 @@ def test_prompts_take_the_kernel_for_hopper_where_it_serves_them(
     chunks = [*decoding(*[100] * 20), (20, 0, 130, False)]
     backend.device.loader.arch = arch
     assert "attend_prefill" in Seen(backend, tmp_path, chunks, tiny=tiny).names
-    backend._attention = replace(backend._attention, prompt_kernel=True)
+    backend._attention = replace(backend._attention, prompt_tokens=1)
     seen = Seen(backend, tmp_path, chunks, tiny=tiny)
     assert seen.names == ["rope_store", kernel, f"attend_few_{seen.step.few}"]
     assert seen.launches[2][2] == 1

@@ -143,7 +143,7 @@ def backend(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFa
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
     opened = CudaBackend(0)
-    opened._attention = replace(opened._attention, prompt_kernel=True)
+    opened._attention = replace(opened._attention, prompt_tokens=1)
     yield opened
     opened.close()
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmrs_cli.kernels import linear_wide
+from llmrs_cli.kernels import attend_prompt, linear_wide, packed_wide
 from llmrs_cli.kernels.launch import Buffer, Kernel, Map, Shape
 from tests.helpers.emulate import host
 
@@ -49,7 +49,8 @@ def tensor_map(matrix: Any, rows: int) -> bytes:
 def plain_maps() -> Iterator[None]:
     """The driver makes tensor maps; without one, they are what `tensor_map` says."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear_wide, "tensor_map", tensor_map)
+        for module in (attend_prompt, linear_wide, packed_wide):
+            patch.setattr(module, "tensor_map", tensor_map)
         yield
 
 

@@ -1,8 +1,8 @@
 """Attention on the GPU: which kernel turns the projection into queries, keys and values, and which one reads the pages.
 
-Prompts go through `rope_store` and `attend_prefill`, or `attend_prompt`. Sequences with one query have blocks of their own where all find
-room at once (`attend_few`, which turns them itself), and share one grid evenly where not (`attend_decode`); the staging
-chooses. Theirs comes last, since beside prompts it waits for nothing but the end: it runs while theirs runs.
+Prompts go through `rope_store` and `attend_prefill`, those of many tokens on Hopper through `attend_prompt`. Sequences with
+one query have blocks of their own where all find room at once (`attend_few`, which turns them itself), and share one grid
+evenly where not (`attend_decode`); the staging chooses. Theirs comes last, since beside prompts it waits for nothing but the end: it runs while theirs runs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Attention:
     arena: Arena
     two_tiles: bool
     """Whether prefill attention of many tokens takes two tiles a block"""
-    prompt_kernel: bool = False
-    """Whether prompts go through `attend_prompt` where it serves them"""
+    prompt_tokens: int = 0
+    """Of a step at least, whose prompts go through `attend_prompt` where it serves them; 0: never"""
 
     @property
     def little(self) -> bool:
@@ -77,7 +77,8 @@ class Attention:
     def _prefill(
         self, bf16: bool, q: Array, kv: PagedKv, step: CudaStep, geometry: Geometry, out: Array
     ) -> None:
-        if self.prompt_kernel and attend_prompt.serves(geometry.head_dim, self.device.loader.arch):
+        served = attend_prompt.serves(geometry.head_dim, self.device.loader.arch)
+        if served and 0 < self.prompt_tokens <= len(q):
             attend_prompt.attend_prompt(
                 self.device, bf16, q, *_pages(kv, step), step.first_tile, out,
                 self.arena.take("drawn", (1,), cp.int32), tiles=step.tiles, scale=geometry.scale,

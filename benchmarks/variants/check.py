@@ -45,13 +45,19 @@ def silu(product: Any) -> Any:
     return gate / (1 + cp.exp(-gate)) * up
 
 
+def operands(gemm: Gemm, epilogue: Any, m: int, n: int, k: int) -> tuple[Any, Any, Any, Any]:
+    """Random weight (N, K), x (M, K) and residual (M, N), and cuBLASLt's product of them, added to the residual or not."""
+    weight, x = random_bits(n * k).reshape(n, k), random_bits(m * k, 1.0).reshape(m, k)
+    residual = cp.random.standard_normal((m, n), dtype=cp.float32)
+    product = residual.copy() if epilogue == "add" else cp.zeros((m, n), cp.float32)
+    gemm(True, x, weight, product, accumulate=epilogue == "add")
+    return weight, x, residual, product
+
+
 def products(device: CudaDevice, gemm: Gemm, name: str, m: int) -> Iterator[tuple[str, float]]:
     """(variant, error) of one shape at M tokens."""
     rows, k, epilogue, _ = SHAPES[name]
-    weight, x = random_bits(rows * k).reshape(rows, k), random_bits(m * k, 1.0).reshape(m, k)
-    residual = cp.random.standard_normal((m, rows), dtype=cp.float32)
-    product = residual.copy() if epilogue == "add" else cp.zeros((m, rows), cp.float32)
-    gemm(True, x, weight, product, accumulate=epilogue == "add")
+    weight, x, residual, product = operands(gemm, epilogue, m, rows, k)
     wanted = silu(product) if epilogue == "silu" else product
 
     def fresh() -> Any:

@@ -15,7 +15,7 @@ import cupy as cp
 
 from benchmarks.chain import random_bits
 from benchmarks.random_models import MODELS, random_model
-from benchmarks.variants.check import LIMIT, relative, silu, wide
+from benchmarks.variants.check import LIMIT, operands, relative, silu, wide
 from benchmarks.variants.steps import replay_us, run_of_body
 from benchmarks.variants.table import Table
 from llmrs_cli.engine.backends.cuda import CudaBackend
@@ -59,10 +59,7 @@ def label(plan: WidePlan) -> str:
 
 def error(device: CudaDevice, gemm: Gemm, plan: WidePlan, epilogue: Any, m: int, n: int, k: int) -> float:
     """Of the kernel against cuBLASLt; after "add" of what it leaves for a norm too, and what the next product makes of it."""
-    weight, x = random_bits(n * k).reshape(n, k), random_bits(m * k, 1.0).reshape(m, k)
-    residual = cp.random.standard_normal((m, n), dtype=cp.float32)
-    product = residual.copy() if epilogue == "add" else cp.zeros((m, n), cp.float32)
-    gemm(True, x, weight, product, accumulate=epilogue == "add")
+    weight, x, residual, product = operands(gemm, epilogue, m, n, k)
     if epilogue != "add":
         wanted = silu(product) if epilogue == "silu" else product
         out = cp.full(wanted.shape, 0x7FC0, cp.uint16)

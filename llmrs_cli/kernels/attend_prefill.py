@@ -51,20 +51,33 @@ def shared_bytes(head_dim: int, shape: PrefillShape, little: bool) -> int:
     return row * ((2 if little and large else 4) * 64 + (shape.queries if large else 0))
 
 
+def tiled(sequences: int, width: int) -> tuple[Param, ...]:
+    """Parameters of prompt attention from pages to out: what describes the step."""
+    return (
+        Buffer("tables", "i32", ("rows", "MB")),
+        Buffer("rows", "i32", ("S",)),
+        Buffer("contexts", "i32", ("S",)),
+        Buffer("query_start", "i32", (sequences + 1,)),
+        Buffer("first_tile", "i32", (sequences + 1,)),
+        Buffer("out", "u16", ("T", width)),
+    )
+
+
+NUMBERS: tuple[Param, ...] = (
+    Scalar("scale", "f32"),
+    *(Scalar(name, "i32") for name in ("sequences", "table_width", "heads", "kv_heads", "window")),
+)
+"""What prompt attention takes last."""
+
+
 @cache
 def _kernel(bf16: bool, heads: int, d: int, sequences: int, shape: PrefillShape) -> Kernel:
     params: tuple[Param, ...] = (
         Buffer("q", "u16", ("T", "Hq", "D")),
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
-        Buffer("tables", "i32", ("rows", "MB")),
-        Buffer("rows", "i32", ("S",)),
-        Buffer("contexts", "i32", ("S",)),
-        Buffer("query_start", "i32", (sequences + 1,)),
-        Buffer("first_tile", "i32", (sequences + 1,)),
-        Buffer("out", "u16", ("T", heads * d)),
-        Scalar("scale", "f32"),
-        *(Scalar(name, "i32") for name in ("sequences", "table_width", "heads", "kv_heads", "window")),
+        *tiled(sequences, heads * d),
+        *NUMBERS,
     )
     return Kernel(unit(bf16, d, shape), "attend_prefill", params)
 

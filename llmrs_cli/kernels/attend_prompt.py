@@ -8,7 +8,8 @@ from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape, ceil_div
+from llmrs_cli.kernels.attend_prefill import NUMBERS, tiled
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.tensor_map import tensor_map
 
@@ -69,15 +70,9 @@ def _kernel(bf16: bool, heads: int, d: int, sequences: int, shape: PromptShape) 
             Map("keys"),
             Map("values"),
             Buffer("q", "u16", ("T", heads, d)),
-            Buffer("tables", "i32", ("rows", "MB")),
-            Buffer("rows", "i32", ("S",)),
-            Buffer("contexts", "i32", ("S",)),
-            Buffer("query_start", "i32", (sequences + 1,)),
-            Buffer("first_tile", "i32", (sequences + 1,)),
-            Buffer("out", "u16", ("T", heads * d)),
+            *tiled(sequences, heads * d),
             Buffer("drawn", "i32", (1,)),
-            Scalar("scale", "f32"),
-            *(Scalar(name, "i32") for name in ("sequences", "table_width", "heads", "kv_heads", "window")),
+            *NUMBERS,
         ),
     )
 

@@ -8,7 +8,6 @@ from llmrs_cli.kernels import (
     attend_decode,
     attend_few,
     attend_prefill,
-    attend_prompt,
     count_tokens,
     embed,
     gather,
@@ -59,10 +58,7 @@ def head_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     few: tuple[Unit, ...] = ()
     if attend_few.serves(head_dim, little):
         few = (attend_few.unit(bf16, head_dim, attend_few.default_plan(head_dim, 1, little)),)
-    prompt: tuple[Unit, ...] = ()
-    if attend_prompt.serves(head_dim, arch):
-        prompt = (attend_prompt.unit(bf16, head_dim, attend_prompt.shape_for(head_dim)),)
-    return attend_decode.unit(bf16, head_dim), *few, *prefill, *prompt
+    return attend_decode.unit(bf16, head_dim), *few, *prefill
 
 
 def packed_units(bf16: bool, group: int, arch: str) -> tuple[Unit, ...]:

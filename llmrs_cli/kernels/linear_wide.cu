@@ -61,15 +61,6 @@ struct Turn {
     }
 };
 
-// Where the next step goes in the ring.
-struct Slot {
-    int at = 0;
-    u32 phase = 0;
-    DEVICE void next() {
-        if (++at == STAGES) at = 0, phase ^= 1;
-    }
-};
-
 // The copies of a block. `fetched`: tokens of a step.
 struct Copies {
     const TensorMap &weights, &x;
@@ -87,7 +78,7 @@ struct Copies {
 // All but the first `ahead` weights, which are on their way.
 DEVICE void copy_tiles(const Work& work, const Copies& copies, u32 empty, int ahead) {
     const int first = blockIdx.x / SLICES, stride = gridDim.x / SLICES;
-    Slot slot;
+    Slot<STAGES> slot;
     if (first < work.items) {
         const Turn turn(work, first, copies.slice);
         for (int s = 0; s < ahead; s++, slot.next()) copies.tokens(turn, turn.first + s, s);
@@ -156,7 +147,7 @@ struct Ring {
     }
 };
 
-DEVICE void multiply(const Ring& ring, const Turn& turn, Slot& slot, Sums& d) {
+DEVICE void multiply(const Ring& ring, const Turn& turn, Slot<STAGES>& slot, Sums& d) {
     const u32 xs = shared_address(ring.bytes) + threadIdx.x / 128 * 64 * 128, ws = shared_address(ring.bytes) + X_BYTES;
     int before = -1;
 #pragma unroll 1
@@ -182,7 +173,7 @@ DEVICE void multiply_tiles(const Work& work, const Norms& norms, const Ring& rin
     const int own = threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;  // of a tile's tokens
     const int two = threadIdx.x % 4 * 2, slice = blockIdx.x % SLICES;
     Sums d;
-    Slot slot;
+    Slot<STAGES> slot;
     if constexpr (SLICES > 1) {
         const Turn turn(work, blockIdx.x / SLICES, slice);
         Before before[SHARE];

@@ -21,8 +21,8 @@ from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
 HOPPER = "sm_90a"
 TILE_TOKENS = {True: 768, False: 64}
 """Most tokens that `packed_large` is taken for: with wgmma, and without."""
-WIDE_TOKENS = packed_wide_plans.MOST_TOKENS
-"""Most tokens that `packed_wide` is taken for."""
+WIDE_TOKENS = 0
+"""Most tokens that `packed_wide` is taken for: none, until it is measured."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
 SLAB_BYTES = 32 << 20

@@ -78,19 +78,10 @@ struct Turn {
     }
 };
 
-// Where the next step is in the ring.
-struct Slot {
-    int at = 0;
-    u32 phase = 0;
-    DEVICE void next() {
-        if (++at == STAGES) at = 0, phase ^= 1;
-    }
-};
-
 // For a whole warp, of which each lane brings one unit of a step's W.
 DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int slice) {
     const int lane = threadIdx.x % 32;
-    Slot slot;
+    Slot<STAGES> slot;
 #pragma unroll 1
     for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
         const Turn turn(work, item, slice);
@@ -108,7 +99,7 @@ DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packe
 // For a whole warp, of which two lanes bring 64 columns each of a step's tokens.
 DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap& x, int slice) {
     const int lane = threadIdx.x % 32;
-    Slot slot;
+    Slot<STAGES> slot;
 #pragma unroll 1
     for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
         const Turn turn(work, item, slice);
@@ -148,7 +139,7 @@ DEVICE void multiply_group(Sums& sum, const uint4 (&codes)[2], const Head& head,
 }
 
 // The sums of a warpgroup over its steps of K; `ring` is where the ring's address points.
-DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slot& slot, Sums& total) {
+DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slot<STAGES>& slot, Sums& total) {
     const int lane = threadIdx.x % 32, tile_at = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
     uint4 codes[2];
     auto read = [&] {
@@ -249,7 +240,7 @@ DEVICE void multiply_tiles(const Problem& p, const Work& work, const Shared& sha
         return item < work.items && Turn(work, item, slice).unit + group < work.unit_rows;
     };
     u32 met = 0;
-    Slot slot;
+    Slot<STAGES> slot;
 #pragma unroll 1
     for (int item = blockIdx.x / SLICES; item < work.items; item += stride) {
         const Turn turn(work, item, slice);

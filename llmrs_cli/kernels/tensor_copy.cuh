@@ -29,6 +29,15 @@ DEVICE void barrier_arrive(u32 barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" :: "r"(barrier) : "memory");
 }
 
+// Where the next step stands in a ring of STEPS, and the phase of its barriers.
+template <int STEPS> struct Slot {
+    int at = 0;
+    u32 phase = 0;
+    DEVICE void next() {
+        if (++at == STEPS) at = 0, phase ^= 1;
+    }
+};
+
 // A map that is needed soon.
 DEVICE void prefetch_map(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory"); }
 

@@ -110,11 +110,10 @@ class Case:
         plan: WidePlan,
         epilogue: Epilogue,
         m: int,
-        *,
         biased: bool,
         alpha: float = 1.0,
     ) -> float:
-        """The error as a part of what is allowed."""
+        """The error of `run` as a part of what is allowed."""
         wanted = followed(epilogue, alpha * self.product[:m] + (self.bias if biased else 0))
         out = self.run(device, plan, epilogue, m, biased=biased, alpha=alpha)
         if epilogue in ("add", "logits"):

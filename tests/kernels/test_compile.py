@@ -18,7 +18,7 @@ from llmrs_cli.kernels.resources import Resources, parse
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
 
-MAX_UNITS = 64
+MAX_UNITS = 60
 GOLDEN_HEAD_DIMS = 16, 32
 """Head sizes of the tiny golden checkpoints, compiled for one architecture only."""
 

@@ -1,6 +1,6 @@
 """Every figure of whole models on a GPU in one call, beside what is aimed at; JSON for each model.
 
-    python3 -m benchmarks.gpu_models FOLDER [7b 3b 0.5b] [--scenarios single,throughput,…]
+    python3 -m benchmarks.gpu_models FOLDER [7b 3b 0.5b 7b-awq] [--scenarios single,throughput,…]
 
 Runs `llmrs bench` with random weights in the real shapes, a process a model, and prints one table at the end.
 Figures of other engines are those of vLLM 0.24 on one H200, same shapes and method (median of repeats).
@@ -95,6 +95,14 @@ TARGETS = {
         least("sampled over greedy, one row", "sampled.rows_1.sampled_share", 0.90),
         least("sampled over greedy, 64 rows", "sampled.rows_64.sampled_share", 0.90),
     ),
+    "7b-awq": (
+        most("ms a token, one request", "single.token_ms", 1.7, 3.78),
+        most("first token after 256, ms", "single.first_token_ms", 9, 11),
+        most("first token after 1,200, ms", "single.first_token_1200_ms", 27, 31),
+        least("tok/s, 64 of 256 running", "throughput.running_64.tokens_per_s", 12_000, 7_931),
+        least("prefill 16 x 2,048, tok/s", "prefill.tokens_per_s", 47_000, 45_200),
+        most("start to first token, s", "startup.warm_s", 6),
+    ),
 }
 
 
@@ -128,7 +136,7 @@ def table(model: str, scenarios: dict[str, Any]) -> list[str]:
             sign = ">=" if target.least else "<="
             other = "" if target.other is None else f"   vLLM {target.other:g}"
             lines.append(
-                f"{model:>5}  {target.name:<32}{value:>12.4g}  {sign} {target.bound:<8g}{mark:<7}{other}"
+                f"{model:>6}  {target.name:<32}{value:>12.4g}  {sign} {target.bound:<8g}{mark:<7}{other}"
             )
     return lines
 

@@ -294,9 +294,9 @@ async def _drawn(place: Place, server: Watched, fast: int, slow: int) -> float:
 
     clients = [asyncio.create_task(read()) for _ in range(fast)]
     clients += [asyncio.create_task(_read_slowly(server, given)) for _ in range(slow)]
-    await asyncio.sleep(place.of(10, 2))
+    await asyncio.sleep(place.of(5, 2))
     drawn, began = await server.metric("generation_tokens_total"), time.monotonic()
-    await asyncio.sleep(place.of(30, 2))
+    await asyncio.sleep(place.of(15, 2))
     drawn, seconds = await server.metric("generation_tokens_total") - drawn, time.monotonic() - began
     failed = [client for client in clients if client.done()]
     for client in clients:

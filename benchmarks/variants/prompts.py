@@ -63,7 +63,7 @@ class PromptCase:
         _, _, d = self.q.shape
         attend_prefill.attend_prefill(
             self.device, True, self.q, self.keys, self.values, *self.fixed, out, tiles=self.tiles, scale=d**-0.5,
-            shape=attend_prefill.shape_for(d, len(self.q), self.device.loader.arch),
+            shape=attend_prefill.shape_for(d),
         )  # fmt: skip
 
     def new(self, out: Any, drawn: Any, shape: PromptShape) -> None:

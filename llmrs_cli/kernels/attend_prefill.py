@@ -13,8 +13,6 @@ from llmrs_cli.kernels.loader import Unit
 
 TILE = 64
 """Queries that the tiles of a step are counted in; a block takes one tile or several."""
-MANY_TOKENS = 1024
-"""Of a step from which on blocks of two tiles still fill the GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +29,8 @@ class PrefillShape:
         return self.warps * 16 * self.m_tiles
 
 
-def shape_for(head_dim: int, tokens: int = 0, arch: str = "") -> PrefillShape:
-    """The shape that measured fastest for a head size; a larger one where a step has many tokens."""
-    if head_dim == 64 and tokens >= MANY_TOKENS and arch == "sm_90a":
-        return PrefillShape(4, 2, 2)
+def shape_for(head_dim: int) -> PrefillShape:
+    """The shape that measured fastest for a head size."""
     return PrefillShape(4, 1, 1 if head_dim > 128 else 2)
 
 

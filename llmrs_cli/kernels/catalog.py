@@ -8,6 +8,7 @@ from llmrs_cli.kernels import (
     attend_decode,
     attend_few,
     attend_prefill,
+    attend_prompt,
     count_tokens,
     embed,
     gather,
@@ -52,13 +53,15 @@ def typed_units(bf16: bool, arch: str) -> tuple[Unit, ...]:
 
 def head_units(bf16: bool, head_dim: int, arch: str) -> tuple[Unit, ...]:
     """Units that depend on the head size."""
-    shapes = {attend_prefill.shape_for(head_dim, tokens, arch) for tokens in (0, attend_prefill.MANY_TOKENS)}
-    prefill = (attend_prefill.unit(bf16, head_dim, shape) for shape in sorted(shapes, key=str))
+    prefill = attend_prefill.unit(bf16, head_dim, attend_prefill.shape_for(head_dim))
     little = arch not in MUCH_SHARED
     few: tuple[Unit, ...] = ()
     if attend_few.serves(head_dim, little):
         few = (attend_few.unit(bf16, head_dim, attend_few.default_plan(head_dim, 1, little)),)
-    return attend_decode.unit(bf16, head_dim), *few, *prefill
+    prompt: tuple[Unit, ...] = ()
+    if attend_prompt.serves(head_dim, arch):
+        prompt = (attend_prompt.unit(bf16, head_dim, attend_prompt.shape_for(head_dim)),)
+    return attend_decode.unit(bf16, head_dim), *few, prefill, *prompt
 
 
 def packed_units(bf16: bool, group: int, arch: str) -> tuple[Unit, ...]:

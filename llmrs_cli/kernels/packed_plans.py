@@ -21,8 +21,8 @@ from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
 HOPPER = "sm_90a"
 TILE_TOKENS = {True: 768, False: 64}
 """Most tokens that `packed_large` is taken for: with wgmma, and without."""
-WIDE_TOKENS = 0
-"""Most tokens that `packed_wide` is taken for: none, until it is measured."""
+WIDE_TOKENS = packed_wide_plans.MOST_TOKENS
+"""Most tokens that `packed_wide` is taken for."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
 SLAB_BYTES = 32 << 20
@@ -44,9 +44,10 @@ def wide_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> Pac
 
 
 def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:
-    """Tokens that tiles may have; small groups leave other GPUs too few registers for large ones."""
+    """Tokens that tiles may have. On Hopper few tokens are `packed_wide`'s; small groups leave other GPUs too few
+    registers for large tiles."""
     if hopper:
-        return 16, 32, 64, 128
+        return 64, 128
     return (16, 32, 64) if group == 128 else (16, 32)
 
 

@@ -20,19 +20,20 @@ from llmrs_cli.engine.weights.convert import convert
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.packed import Dense, Packed4, Stored, Tiles4, Words4
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels import packed_plans, packed_wide
+from llmrs_cli.kernels import packed_plans
 from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.marlin_layout import Layout, pack, unpack
 from tests.helpers.canonical import dense, packed4, packed8, permuted4, words4
 from tests.helpers.emulate import EmulatedDevice, host
 from tests.helpers.fake_cuda import cuda_backend
-from tests.helpers.launches import Recorder, bits, tensor_map
+from tests.helpers.launches import Recorder, bits, plain_maps
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDevice:
-    return EmulatedDevice(tmp_path_factory.mktemp("emulated"), hopper=True)
+def device(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedDevice]:
+    with plain_maps():
+        yield EmulatedDevice(tmp_path_factory.mktemp("emulated"), hopper=True, together=True)
 
 
 @pytest.fixture(scope="module")
@@ -260,15 +261,14 @@ class Listener(Recorder):
         return [name for name, _ in self.shapes]
 
 
-@pytest.mark.parametrize("measured", [True, False])
+@pytest.mark.parametrize("taken", [True, False])
 @pytest.mark.parametrize("rows", [144, 136])
 def test_tokens_between_few_and_many_go_where_the_switch_says(
-    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, measured: bool, rows: int
+    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, taken: bool, rows: int
 ) -> None:
     """On Hopper, and only what the kernel can serve."""
-    monkeypatch.setattr(packed_wide, "tensor_map", tensor_map)
-    if measured:
-        monkeypatch.setattr(packed_plans, "WIDE_TOKENS", 256)
+    if not taken:
+        monkeypatch.setattr(packed_plans, "WIDE_TOKENS", 0)
     made = room.load_packed(device, room.upload, [weight(rows)], [None], False)
     served = {}
     for m in (8, 9, 256, 257):
@@ -276,7 +276,7 @@ def test_tokens_between_few_and_many_go_where_the_switch_says(
         products = room.PackedProducts(listener, room.arena, multiply)
         products.plain("store", bits(m, 200), made, bits(m, rows))
         served[m] = listener.named()
-    between = ["packed_wide" if measured and rows % 16 == 0 else "packed_large"]
+    between = ["packed_wide" if taken and rows % 16 == 0 else "packed_large"]
     assert served == {8: ["packed_small"], 9: between, 256: between, 257: ["packed_large"]}
 
 

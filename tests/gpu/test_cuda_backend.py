@@ -41,7 +41,7 @@ def backend(
     from llmrs_cli.engine.backends.cuda import CudaBackend
     from llmrs_cli.engine.backends.cuda_dense import MEASURED, Paths
 
-    candidates = Paths(rows=False, few_attend=False, two_tiles=True)
+    candidates = Paths(rows=False, few_attend=False, prompt_tokens=1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
     opened = CudaBackend(0, paths=candidates if request.param else MEASURED)
     yield opened

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -93,26 +92,20 @@ def test_other_sizes_are_left_to_others(m: int, n: int, k: int) -> None:
     assert plan_for(m, Layout(n, k, 128), 132) is None
 
 
-@pytest.fixture
-def on(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The kernel is taken for all that it can serve."""
-    monkeypatch.setattr(packed_plans, "WIDE_TOKENS", MOST_TOKENS)
-    yield
-
-
-def test_it_is_off_until_it_is_measured() -> None:
-    assert packed_plans.WIDE_TOKENS == 0
+def test_a_switch_turns_it_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert packed_plans.WIDE_TOKENS == MOST_TOKENS
+    monkeypatch.setattr(packed_plans, "WIDE_TOKENS", 0)
     assert packed_plans.wide_plan(132, 64, Layout(4608, 3584, 128), hopper=True) is None
     assert packed_plans.wide_units(False, [(Layout(4608, 3584, 128), "store")], 132, hopper=True) == ()
 
 
-def test_it_is_for_hopper(on: None) -> None:
+def test_it_is_for_hopper() -> None:
     layout = Layout(4608, 3584, 128)
     assert packed_plans.wide_plan(132, 64, layout, hopper=False) is None
     assert packed_plans.wide_plan(132, 64, layout, hopper=True) == plan_for(64, layout, 132)
 
 
-def test_what_is_built_ahead_is_all_that_is_ever_run(on: None) -> None:
+def test_what_is_built_ahead_is_all_that_is_ever_run() -> None:
     layout = Layout(3584, 18944, 128)
     ahead = packed_plans.wide_units(False, [(layout, "add"), (layout, "add")], 132, hopper=True)
     run = {plan_for(m, layout, 132) for m in range(FEWEST_TOKENS, MOST_TOKENS + 1)}
@@ -145,7 +138,7 @@ def spills(units: tuple[Unit, ...]) -> list[str]:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("bf16", "group", "name"), [(False, 128, "7b"), (True, 32, "0.5b")])
-def test_no_product_of_qwen_takes_local_memory(on: None, bf16: bool, group: int, name: str) -> None:
+def test_no_product_of_qwen_takes_local_memory(bf16: bool, group: int, name: str) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
     packed = [(Layout(n, k, group), epilogue) for n, k, epilogue in linears(name) if epilogue != "logits"]
     units = packed_plans.wide_units(bf16, packed, 132, hopper=True)

@@ -105,8 +105,7 @@ class CudaBackend(Backend):
         self._groups: set[int] = set()
         self._linears: set[tuple[int, int, Epilogue]] = set()
         self._packed_linears: set[tuple[Layout, Epilogue]] = set()
-        many = (False, 0) if deterministic else (paths.two_tiles, paths.prompt_tokens)
-        self._attention = Attention(self.device, self._arena, *many)
+        self._attention = Attention(self.device, self._arena, 0 if deterministic else paths.prompt_tokens)
         self._shares = self.device.multiprocessors
         self._few: tuple[int, ...] = ()
 

@@ -29,8 +29,6 @@ class Attention:
 
     device: CudaDevice
     arena: Arena
-    two_tiles: bool
-    """Whether prefill attention of many tokens takes two tiles a block"""
     prompt_tokens: int = 0
     """Of a step at least, whose prompts go through `attend_prompt` where it serves them; 0: never"""
 
@@ -85,11 +83,9 @@ class Attention:
                 multiprocessors=self.device.multiprocessors, window=geometry.window or 0,
             )  # fmt: skip
             return
-        many = len(q) if self.two_tiles else 0
         attend_prefill.attend_prefill(
             self.device, bf16, q, *_pages(kv, step), step.first_tile, out, tiles=step.tiles,
             scale=geometry.scale, window=geometry.window or 0, little=self.little,
-            shape=attend_prefill.shape_for(geometry.head_dim, many, self.device.loader.arch),
         )  # fmt: skip
 
     def _few(

@@ -38,10 +38,8 @@ class Paths:
     """Whether a few sequences have a cluster of blocks for each key head (`attend_few`)"""
     wide: Callable[[int, int, int, int], WidePlan | None] = plan_for
     """How `linear_wide` spreads M tokens of an (N, K) linear over so many multiprocessors; None: another kernel takes it"""
-    prompt_tokens: int = 0
+    prompt_tokens: int = 512
     """Of a step at least, whose prompts go through `attend_prompt`; 0: never"""
-    two_tiles: bool = False
-    """Whether prefill attention of many tokens takes two tiles a block, for heads of 64"""
 
 
 MEASURED = Paths()

@@ -46,3 +46,37 @@ DEVICE void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barr
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  :: "r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier) : "memory");
 }
+// The same to both blocks of a cluster: to the same place of each, and to its barrier that stands where `barrier` does.
+DEVICE void copy_box_to_pair(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1, {%2, %3}], [%4], %5;"
+                 :: "r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(u16(3)) : "memory");
+}
+
+// One arrival at a barrier of any block of the cluster, which cluster_address() has found: a thread is done with what copies
+// brought. Nothing that it has written is promised to be seen there; a promise would wait for memory.
+DEVICE void barrier_leave_there(u32 there) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" :: "r"(there) : "memory");
+}
+
+// ---- out of shared memory -------------------------------------------------------------------------------
+// A thread's copies come in groups; it waits for its own alone.
+
+// What this thread has stored is seen by copies that begin after a barrier.
+DEVICE void stores_ready() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Shared memory to the map's box at (column, row), or its float32 values added to what is there; nothing outside of the array.
+DEVICE void store_box(const TensorMap& map, int column, int row, u32 from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];"
+                 :: "l"(&map), "r"(column), "r"(row), "r"(from) : "memory");
+}
+DEVICE void add_box(const TensorMap& map, int column, int row, u32 from) {
+    asm volatile("cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group [%0, {%1, %2}], [%3];"
+                 :: "l"(&map), "r"(column), "r"(row), "r"(from) : "memory");
+}
+DEVICE void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Shared memory of all but the last LEFT groups has been read.
+template <int LEFT> DEVICE void stores_wait_read() {
+    asm volatile("cp.async.bulk.wait_group.read %0;" :: "n"(LEFT) : "memory");
+}
+// Everything has been written.
+DEVICE void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

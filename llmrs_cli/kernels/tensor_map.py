@@ -1,7 +1,8 @@
 """Where Hopper's copy engine finds a matrix: the 128 bytes that a kernel takes by value.
 
-A map describes (rows, columns) of 16-bit values and boxes of 64 columns by some rows, which arrive in shared memory
-128 bytes a row, swizzled as wgmma reads them; what lies outside of the matrix arrives as zeros.
+A map describes (rows, columns) of values and boxes of some rows and columns of them. A line of a box is 128, 64 or 32 bytes
+in shared memory, swizzled: the 16-byte pieces change places within a line (wgmma reads those of 128 bytes). What lies outside
+of the matrix arrives as zeros, and nothing is written there.
 """
 
 from __future__ import annotations
@@ -13,31 +14,45 @@ from typing import Any
 from llmrs_cli.errors import EngineFault
 
 COLUMNS = 64
-"""Of a box: 128 bytes, the width of the swizzle."""
+"""Of a box that is read: 128 bytes, the width of the swizzle."""
 MAX_ROWS = 256
 """Of a box."""
 
 
 def tensor_map(matrix: Any, rows: int) -> bytes:
     """The map of `matrix` (R, C) 16-bit, contiguous, C a multiple of 8, with boxes of `rows` rows."""
-    return _encoded(int(matrix.data.ptr), *matrix.shape, rows)
+    return _encoded(int(matrix.data.ptr), *matrix.shape, 2, rows, COLUMNS)
+
+
+def written_map(matrix: Any, rows: int, columns: int) -> bytes:
+    """The map of `matrix` (R, C) 16-bit or float32 with boxes of `rows` rows and `columns` columns, that is written.
+
+    Contiguous, and its rows are multiples of 16 bytes; those of a box are 128, 64 or 32.
+    """
+    return _encoded(int(matrix.data.ptr), *matrix.shape, matrix.dtype.itemsize, rows, columns)
 
 
 @lru_cache(maxsize=4096)
-def _encoded(address: int, rows: int, columns: int, box: int) -> bytes:
+def _encoded(address: int, rows: int, columns: int, size: int, box_rows: int, box_columns: int) -> bytes:
     from cuda.bindings import driver
 
+    kinds = driver.CUtensorMapDataType
+    swizzles = driver.CUtensorMapSwizzle
     whole, steps, one = driver.cuuint64_t, driver.cuuint32_t, driver.cuuint32_t(1)
     status, encoded = driver.cuTensorMapEncodeTiled(
-        driver.CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
+        {2: kinds.CU_TENSOR_MAP_DATA_TYPE_UINT16, 4: kinds.CU_TENSOR_MAP_DATA_TYPE_FLOAT32}[size],
         2,
         address,
         [whole(columns), whole(rows)],
-        [whole(columns * 2)],
-        [steps(COLUMNS), steps(box)],
+        [whole(columns * size)],
+        [steps(box_columns), steps(box_rows)],
         [one, one],
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
-        driver.CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
+        {
+            128: swizzles.CU_TENSOR_MAP_SWIZZLE_128B,
+            64: swizzles.CU_TENSOR_MAP_SWIZZLE_64B,
+            32: swizzles.CU_TENSOR_MAP_SWIZZLE_32B,
+        }[box_columns * size],
         driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )

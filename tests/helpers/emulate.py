@@ -26,6 +26,7 @@ from llmrs_cli.kernels.loader import Unit, spliced
 
 MODEL = Path(__file__).parent / "emulator"
 _FUNCTION = re.compile(r"^(?:template <[^\n]*>\s)?DEVICE [^\n]*(?:\}\n|\{\n(?:.*\n)*?\}\n)", re.MULTILINE)
+_ASSEMBLY = re.compile(r"asm|\bWGMMA\(")
 _ENTRY = re.compile(
     r'^extern "C" __global__ void (?:__cluster_dims__\((\w+), 1, 1\) )?__launch_bounds__\([^()]*\) (\w+)\('
     r"|^KERNEL\((\w+),(?:.* __cluster_dims__\((\d+))?",
@@ -53,7 +54,7 @@ def host(values: NDArray[Any]) -> HostArray:
 
 def for_cpu(source: str) -> str:
     """The source without the functions that hold inline assembly, and with an entry for each kernel."""
-    plain = _FUNCTION.sub(lambda match: "" if "asm" in match.group() else match.group(), source)
+    plain = _FUNCTION.sub(lambda match: "" if _ASSEMBLY.search(match.group()) else match.group(), source)
     entries = "".join(
         f"KERNEL_ENTRY({name or listed}, {own or cluster or 1})\n"
         for own, name, listed, cluster in _ENTRY.findall(source)

@@ -123,9 +123,11 @@ template <class Work> void meet(Gathering& group, int place, void* given, Work w
 inline Gathering& my_warp() { return block.warps[threadIdx.x / 32]; }
 inline int my_lane() { return threadIdx.x % 32; }
 
+inline void stores_are_done();
 inline void start() {
     threadIdx = self().index;
     block.body(block.argument);
+    stores_are_done();
     for (const auto& group : self().groups)
         if (!group.empty()) fail("ends with copies in flight");
     if (!self().open.empty()) fail("ends with copies in flight");
@@ -395,7 +397,7 @@ inline void copy_bytes(u32 to, const void* from, u32 bytes, u32 barrier) {
     bulk_copy(to, std::vector<u8>(first, first + bytes), barrier);
 }
 // Maps are as `launches.tensor_map` makes them: address, rows and columns of a matrix, rows of a box.
-template <class Map> void copy_box(u32 to, const Map& map, int column, int row, u32 barrier) {
+template <class Map> std::vector<u8> box_bytes(u32 to, const Map& map, int column, int row) {
     const auto* matrix = reinterpret_cast<const HALF*>(map.words[0]);
     const i64 rows = i64(map.words[1]), columns = i64(map.words[2]), box = i64(map.words[3]);
     if (to % 1024) fail("a swizzled box that begins within its pattern");
@@ -406,7 +408,10 @@ template <class Map> void copy_box(u32 to, const Map& map, int column, int row, 
             const HALF value = inside ? matrix[(row + r) * columns + column + c] : 0;
             std::memcpy(&bytes[r * 128 + (c / 8 ^ r % 8) * 16 + c % 8 * 2], &value, 2);
         }
-    bulk_copy(to, std::move(bytes), barrier);
+    return bytes;
+}
+template <class Map> void copy_box(u32 to, const Map& map, int column, int row, u32 barrier) {
+    bulk_copy(to, box_bytes(to, map, column, row), barrier);
 }
 
 #ifdef TOGETHER
@@ -481,6 +486,17 @@ inline void store_there(u32 address, float4 v, u32 barrier) {
     barrier_in(*cluster.barriers[barrier >> 24], barrier & 0xffffff).copies.push_back({target, {bytes, bytes + sizeof v}});
 }
 inline void barrier_wait_for_cluster(u32 address, u32 parity) { barrier_wait(address, parity); }
+inline void barrier_leave_there(u32 address) { barrier_arrive_there(address); }
+template <class Map> void copy_box_to_pair(u32 to, const Map& map, int column, int row, u32 barrier) {
+    const std::vector<u8> bytes = box_bytes(to, map, column, row);
+    shared_at(to, u32(bytes.size()));
+    const Cluster& cluster = my_cluster();
+    std::lock_guard held(barriers_mutex);
+    for (int rank = 0; rank < 2; rank++) {
+        std::memset(cluster.shared[rank] + to, 0xff, bytes.size());
+        barrier_in(*cluster.barriers[rank], barrier).copies.push_back({cluster.shared[rank] + to, bytes});
+    }
+}
 #endif
 
 // ---- 16-bit numbers -------------------------------------------------------------------------------------
@@ -652,4 +668,5 @@ inline void wgmma_wait() {
     });
 }
 
+#include "stores.hpp"
 #include "warpgroups.hpp"

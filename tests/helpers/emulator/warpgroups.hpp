@@ -81,3 +81,9 @@ template <int LEFT> void wgmma_wait() {
         }
     });
 }
+
+// The form with both operands in shared memory, whose sums are named when they are waited for.
+template <int N> void touch(float (&)[N][4]) {}
+template <int N> void wgmma_begin(float (&)[N][4]) {}
+template <int LEFT, int N> void wgmma_wait(float (&)[N][4]) { wgmma_wait<LEFT>(); }
+template <int N> void wgmma(float (&d)[N][4], u64 a, u64 b, u32 add) { wgmma_scores(d, a, b, add); }

@@ -1,0 +1,170 @@
+"""How linear_many spreads a linear of many tokens over the GPU: plans, what they cost, and which is taken. No CUDA.
+
+The cost of a plan is a guess in microseconds: turns of a block, times the dearest of what a step of its tile needs of tensor
+cores, of shared memory and of L2, and what follows a tile. Its constants are those of the hardware or estimates; it ranks plans
+(benchmarks/variants/many.py measures them) and predicts nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from llmrs_cli.kernels.launch import ceil_div
+
+ManyEpilogue = Literal["store", "add", "silu"]
+Shared = Literal["nothing", "rows", "tokens"]
+"""What the tiles of two blocks, a cluster, have in common: each brings half of it to both."""
+GROUP_TOKENS, WARP_TOKENS = 64, 16
+"""Of one wgmma, and of one of its four warps."""
+COLUMNS = 64
+"""Of K in a step."""
+LINE = 128
+"""Bytes of a row in a stage, and of a row of results in a box at most."""
+BOX = WARP_TOKENS * LINE
+"""Bytes of the largest box in which a warp's results leave."""
+SHARED_BYTES = (227 << 10) - 1024 - 128
+"""Of a block, less what its alignment and its barriers may take."""
+ENOUGH_STAGES, MOST_STAGES, MOST_BOXES = 4, 6, 4
+TILES: tuple[tuple[int, int, int], ...] = (
+    (2, 1, 256), (2, 1, 240), (2, 1, 224), (2, 1, 208), (2, 1, 192), (2, 1, 176), (2, 1, 160), (2, 1, 144), (2, 1, 128),
+    (3, 1, 192), (3, 1, 176), (3, 1, 160), (3, 1, 144), (3, 1, 128),
+    (2, 2, 192), (2, 2, 176), (2, 2, 160), (2, 2, 144), (2, 2, 128),
+)  # fmt: skip
+"""Warpgroups, times 64 tokens of each, rows: whose sums registers hold."""
+LAGS = (0, 1, 2)
+BAND_TOKENS = 2048
+"""Of a band, about: with as many rows, what a grid multiplies at the same time."""
+FEWEST_TOKENS = 257
+"""Fewer are left to `linear_wide`."""
+
+CLOCK = 1600.0
+"""Cycles of a microsecond, of a GPU whose tensor cores are busy."""
+FUSED, SHARED_READ, L2_READ = 2048, 128, 32.0
+"""In a cycle of one multiprocessor: multiplications with their sums, bytes of shared memory, bytes of L2 if all read at
+once."""
+START, END = 3000.0, 1 / 16
+"""Cycles before the first products, and of each value of a tile after its last; the latter in half where warpgroups lag."""
+
+
+@dataclass(frozen=True, slots=True)
+class ManyPlan:
+    """How one linear is spread."""
+
+    blocks: int
+    """Of the grid: whole clusters, each with a tile at least"""
+    groups: int
+    """Warpgroups that multiply"""
+    deep: int
+    """Times 64 tokens of each"""
+    rows: int
+    """Of W in a tile, a multiple of 16"""
+    shared: Shared = "rows"
+    lag: int = 1
+    """Steps that each warpgroup stays behind the one before"""
+    band: int = 8
+    """Token tiles of a cluster that are multiplied with all rows before the next"""
+
+    @property
+    def tokens(self) -> int:
+        """Of a tile."""
+        return GROUP_TOKENS * self.groups * self.deep
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of one."""
+        return 1 if self.shared == "nothing" else 2
+
+    @property
+    def stage_bytes(self) -> int:
+        return (self.tokens + self.rows) * LINE
+
+    @property
+    def stages(self) -> int:
+        """Steps in flight: enough, and then two boxes of results for each warp; else one, and as many as there can be."""
+        two, one = (
+            min((SHARED_BYTES - 4 * self.groups * BOX * boxes) // self.stage_bytes, MOST_STAGES)
+            for boxes in (2, 1)
+        )
+        return two if two >= ENOUGH_STAGES else one
+
+    @property
+    def room(self) -> int:
+        """Bytes for the results of a warp: whole boxes."""
+        left = SHARED_BYTES - self.stages * self.stage_bytes
+        return min(left // (4 * self.groups) // BOX, MOST_BOXES) * BOX
+
+    @property
+    def shared_bytes(self) -> int:
+        """Of a block: the ring, aligned, results, barriers."""
+        return 1024 + self.stages * (self.stage_bytes + 16) + 4 * self.groups * self.room
+
+    @property
+    def brought_rows(self) -> int:
+        """Of a step, by one block."""
+        return self.rows // 2 if self.shared == "rows" else self.rows
+
+    @property
+    def brought_tokens(self) -> int:
+        """Likewise."""
+        return self.tokens // 2 if self.shared == "tokens" else self.tokens
+
+    def suits(self, epilogue: ManyEpilogue) -> bool:
+        """Whether what a tile leaves of a token fills lines of 32 bytes."""
+        return self.rows % (32 if epilogue == "silu" else 16) == 0
+
+    def width(self, epilogue: ManyEpilogue) -> int:
+        """Columns of a box of results, whose lines are the longest of which a tile's are a multiple."""
+        size, left = 4 if epilogue == "add" else 2, self.rows // 2 if epilogue == "silu" else self.rows
+        return next(line for line in (128, 64, 32) if left * size % line == 0) // size
+
+    def items(self, m: int, n: int) -> int:
+        """Tiles of a cluster for M tokens and N rows."""
+        tokens = self.tokens * (2 if self.shared == "rows" else 1)
+        rows = self.rows * (2 if self.shared == "tokens" else 1)
+        return ceil_div(m, tokens) * ceil_div(n, rows)
+
+
+def spread(
+    m: int, n: int, tile: tuple[int, int, int], shared: Shared, lag: int, multiprocessors: int
+) -> ManyPlan:
+    """The plan of a tile whose grid fills the GPU once, or has a tile for each block, in bands of equal size."""
+    plan = ManyPlan(0, *tile, shared, lag)
+    down = ceil_div(m, plan.tokens * (2 if shared == "rows" else 1))
+    bands = ceil_div(m, BAND_TOKENS)
+    clusters = min(multiprocessors // plan.cluster, plan.items(m, n))
+    return ManyPlan(clusters * plan.cluster, *tile, shared, lag, ceil_div(down, bands))
+
+
+def plans(m: int, n: int, epilogue: ManyEpilogue, multiprocessors: int) -> Iterator[ManyPlan]:
+    """All that suit M tokens of a linear with N rows."""
+    for tile in TILES:
+        for shared in ("nothing", "rows", "tokens"):
+            for lag in LAGS:
+                plan = spread(m, n, tile, shared, lag, multiprocessors)
+                if plan.suits(epilogue) and lag < plan.stages and plan.blocks:
+                    yield plan
+
+
+def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
+    """A guess in microseconds; see above."""
+    turns = ceil_div(plan.items(m, n) * plan.cluster, plan.blocks)
+    tile, parts = plan.tokens * plan.rows, plan.groups * plan.deep
+    read = parts * (GROUP_TOKENS + plan.rows) * LINE
+    step = max(
+        tile * COLUMNS / FUSED,
+        (plan.stage_bytes + read) / SHARED_READ,
+        (plan.brought_rows + plan.brought_tokens) * LINE / L2_READ,
+    )
+    after = tile * END * (0.5 if plan.lag else 1.0)
+    return (START + turns * (ceil_div(k, COLUMNS) * step + after)) / CLOCK
+
+
+@lru_cache(maxsize=4096)
+def plan_for(m: int, n: int, k: int, epilogue: ManyEpilogue, multiprocessors: int) -> ManyPlan | None:
+    """The plan of M tokens of an (N, K) linear that should cost least; None where there is none."""
+    if m < FEWEST_TOKENS or n % 16 or k % 8:
+        return None
+    return min(plans(m, n, epilogue, multiprocessors), key=lambda plan: cost(plan, m, n, k), default=None)

@@ -187,6 +187,9 @@ inline void run_block(int threads, u64& seed) {
 
 #ifdef TOGETHER
 inline void forget_clusters();
+inline void leave_cluster();
+#else
+inline void leave_cluster() {}
 #endif
 template <class... P, size_t... I>
 void call(void (*kernel)(P...), const u64* slots, std::index_sequence<I...>) {
@@ -208,6 +211,7 @@ void launch(void (*kernel)(P...), const int* grid, int threads, const u64* slots
         blockDim = {threads, 1, 1};
         blockIdx = {i % grid[0], i / grid[0] % grid[1], i / grid[0] / grid[1]};
         run_block(threads, state);
+        leave_cluster();
         return state;
     };
     u64 state = seed;
@@ -432,6 +436,17 @@ inline Cluster& my_cluster() {
     std::lock_guard held(clusters_mutex);
     return clusters[((blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x) / cluster_size];
 }
+// Barriers of a block of this one's cluster, which must not have ended.
+inline Barriers& barriers_there(u32 rank) {
+    Barriers* found = my_cluster().barriers[rank];
+    if (!found) fail("sends to a block that has ended");
+    return *found;
+}
+inline void leave_cluster() {
+    Cluster& cluster = my_cluster();
+    std::lock_guard held(barriers_mutex);
+    cluster.barriers[blockIdx.x % cluster_size] = nullptr;
+}
 // The last thread of each block waits for the other blocks, and the others for it.
 inline void cluster_arrive() {}
 inline void cluster_wait() {
@@ -475,7 +490,7 @@ inline float4 load_cluster(u32 address) {
     return v;
 }
 inline void barrier_arrive_there(u32 address) {
-    arrive_at(*my_cluster().barriers[address >> 24], address & 0xffffff, 0);
+    arrive_at(barriers_there(address >> 24), address & 0xffffff, 0);
 }
 inline void store_there(u32 address, float4 v, u32 barrier) {
     const Cluster& cluster = my_cluster();
@@ -483,7 +498,7 @@ inline void store_there(u32 address, float4 v, u32 barrier) {
     u8* target = cluster.shared[address >> 24] + (address & 0xffffff);
     std::lock_guard held(barriers_mutex);
     std::memset(target, 0xff, sizeof v);
-    barrier_in(*cluster.barriers[barrier >> 24], barrier & 0xffffff).copies.push_back({target, {bytes, bytes + sizeof v}});
+    barrier_in(barriers_there(barrier >> 24), barrier & 0xffffff).copies.push_back({target, {bytes, bytes + sizeof v}});
 }
 inline void barrier_wait_for_cluster(u32 address, u32 parity) { barrier_wait(address, parity); }
 inline void barrier_leave_there(u32 address) { barrier_arrive_there(address); }
@@ -494,7 +509,7 @@ template <class Map> void copy_box_to_pair(u32 to, const Map& map, int column, i
     std::lock_guard held(barriers_mutex);
     for (int rank = 0; rank < 2; rank++) {
         std::memset(cluster.shared[rank] + to, 0xff, bytes.size());
-        barrier_in(*cluster.barriers[rank], barrier).copies.push_back({cluster.shared[rank] + to, bytes});
+        barrier_in(barriers_there(rank), barrier).copies.push_back({cluster.shared[rank] + to, bytes});
     }
 }
 #endif

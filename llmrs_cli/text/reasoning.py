@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import NamedTuple
 
+from llmrs_cli.text.held import TrailingBlanks, begun
+
 OPEN, CLOSE = "<think>", "</think>"
 
 
@@ -47,49 +49,60 @@ class ReasoningSplitter:
 
     def __init__(self, start: Opening = Opening.UNDECIDED) -> None:
         self._state = start
-        self._held = ""
+        self._tail = ""
+        """The end of what came, if a tag may have begun there."""
+        self._blanks = TrailingBlanks()
+        """Blank space that may precede a tag."""
         self._begun = start is Opening.ANSWER
         """Text of the current kind has been given out, so blank space counts."""
 
     def push(self, text: str) -> Split:
         """What can be told apart after `text` arrived."""
-        self._held += text
+        reasoning = ""
+        text, self._tail = self._tail + text, ""
         if self._state is Opening.UNDECIDED:
-            self._decide()
-        reasoning = self._think() if self._state is Opening.THOUGHT else ""
-        content = self._say() if self._state is Opening.ANSWER else ""
-        return Split(reasoning, content)
+            text = self._decide(text)
+        if self._state is Opening.THOUGHT:
+            reasoning, text = self._think(text)
+        return Split(reasoning, self._say(text) if self._state is Opening.ANSWER else "")
 
     def finish(self) -> Split:
         """What was held back: an unfinished tag is text after all."""
-        held, self._held = self._held, ""
+        tail, self._tail = self._tail, ""
         if self._state is Opening.THOUGHT:
-            return Split(held.rstrip() if self._begun else held.strip(), "")
-        return Split("", held if self._begun or self._state is Opening.UNDECIDED else held.lstrip())
+            return Split(self._blanks.push(tail) if self._begun else tail, "")
+        return Split("", self._blanks.take() + tail)
 
-    def _decide(self) -> None:
-        text = self._held.lstrip()
-        if text.startswith(OPEN):
-            self._held, self._state = text[len(OPEN) :], Opening.THOUGHT
-        elif not OPEN.startswith(text):
+    def _decide(self, text: str) -> str:
+        """Find out how the answer begins; what is to be read further."""
+        start = text.lstrip()
+        blank = text[: len(text) - len(start)]
+        if start.startswith(OPEN):
+            self._blanks.take()
+            self._state = Opening.THOUGHT
+            return start[len(OPEN) :]
+        if not OPEN.startswith(start):
             self._state, self._begun = Opening.ANSWER, True
+            return self._blanks.take() + text
+        self._blanks.push(blank)
+        self._tail = start
+        return ""
 
-    def _think(self) -> str:
-        """The part of the thought that is certain; on the closing tag the rest becomes the answer."""
-        thought, tag, rest = self._held.partition(CLOSE)
-        if not self._begun:
-            thought = thought.lstrip()
+    def _think(self, text: str) -> tuple[str, str]:
+        """The part of the thought that is certain; on the closing tag what follows, which is the answer."""
+        text, tag, rest = text.partition(CLOSE)
+        end = len(text) if tag else len(text) - begun(text, CLOSE)
+        self._tail = text[end:]
+        thought = self._blanks.push(text[:end] if self._begun else text[:end].lstrip())
+        self._begun = self._begun or bool(thought)
         if tag:
-            self._held, self._state, self._begun = rest, Opening.ANSWER, False
-            return thought.rstrip()
-        cut = len(thought) - _begun_tag(thought)
-        cut = len(thought[:cut].rstrip())
-        self._held, self._begun = thought[cut:], self._begun or cut > 0
-        return thought[:cut]
+            self._blanks.take()
+            self._state, self._begun = Opening.ANSWER, False
+        return thought, rest
 
-    def _say(self) -> str:
-        text = self._held if self._begun else self._held.lstrip()
-        self._held, self._begun = "", self._begun or bool(text)
+    def _say(self, text: str) -> str:
+        text = text if self._begun else text.lstrip()
+        self._begun = self._begun or bool(text)
         return text
 
 
@@ -112,6 +125,7 @@ class ThoughtTokens:
             self.count += 1
             self._held += self._data_of(token)
             if self._state is Opening.UNDECIDED:
+                self._held = self._held.lstrip()
                 self._decide()
             if self._state is Opening.THOUGHT:
                 closed = CLOSE.encode() in self._held
@@ -119,18 +133,13 @@ class ThoughtTokens:
                 self._held = self._held[1 - len(CLOSE) :]
 
     def _decide(self) -> None:
-        begun, tag = self._held.lstrip(), OPEN.encode()
-        if begun.startswith(tag):
+        tag = OPEN.encode()
+        if self._held.startswith(tag):
             self._state = Opening.THOUGHT
-        elif not tag.startswith(begun):
+        elif not tag.startswith(self._held):
             self._state, self.count = Opening.ANSWER, 0
 
     def finish(self) -> None:
         """The answer has ended; a tag that was not finished was none."""
         if self._state is Opening.UNDECIDED:
             self._state, self.count = Opening.ANSWER, 0
-
-
-def _begun_tag(text: str) -> int:
-    """Length of the longest end of `text` that begins the closing tag."""
-    return next((n for n in range(len(CLOSE) - 1, 0, -1) if text.endswith(CLOSE[:n])), 0)

@@ -15,6 +15,8 @@ from collections.abc import Collection
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
+from llmrs_cli.text.held import TrailingBlanks, begun
+
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
@@ -65,54 +67,48 @@ class TaggedCalls:
         self._held: list[str] = []
         """Pieces of the call that is open."""
         self._tail = ""
-        """Outside a call: text that may belong to an opening tag, or blank space that may precede one."""
-        self._blank = ""
-        """Blank space before the call that is open; lost only if it is one."""
+        """The end of what came, if a tag may have begun there."""
+        self._blanks = TrailingBlanks()
+        """Blank space that may precede a call, or does precede the one that is open; lost only if it is one."""
         self._inside = False
         self._in_string = self._escaped = False
         self._after_call = False
 
     def push(self, text: str) -> list[Said]:
         said: list[Said] = []
-        while text:
-            text = self._read_call(text, said) if self._inside else self._read_text(text, said)
+        text, self._tail, position = self._tail + text, "", 0
+        while position < len(text):
+            read = self._read_call if self._inside else self._read_text
+            position = read(text, position, said)
         return said
 
     def finish(self) -> list[Said]:
-        tail, self._tail = self._tail, ""
+        blank, tail, self._tail = self._blanks.take(), self._tail, ""
         if not self._inside:
-            return [] if not tail or (self._after_call and not tail.strip()) else [tail]
+            tail = tail if self._after_call else blank + tail
+            return [tail] if tail else []
         body = "".join(self._held) + tail
         call = _call(body, self._names)
-        return [call] if call is not None else [self._blank + OPEN + body]
+        return [call] if call is not None else [blank + OPEN + body]
 
-    def _read_text(self, text: str, said: list[Said]) -> str:
-        """Give out text up to an opening tag; what follows the tag is left to read."""
-        text = self._tail + text
-        content, tag, rest = text.partition(OPEN)
-        if tag:
-            self._tail, self._inside, self._in_string = "", True, False
-            said_before = content.rstrip()
-            self._give(said_before, said)
-            self._blank = content[len(said_before) :]
-            return rest
-        certain = len(text) - _begun(text, OPEN)
-        certain = len(text[:certain].rstrip())
-        self._give(text[:certain], said)
-        self._tail = text[certain:]
-        return ""
-
-    def _give(self, text: str, said: list[Said]) -> None:
-        if self._after_call:
-            text = text.lstrip()
-        if text:
-            said.append(text)
+    def _read_text(self, text: str, start: int, said: list[Said]) -> int:
+        """Give out text up to an opening tag; how far it was read."""
+        tag = text.find(OPEN, start)
+        end = tag if tag >= 0 else len(text) - begun(text, OPEN, start)
+        content = self._blanks.push(text[start:end])
+        if content:
+            said.append(content.lstrip() if self._after_call else content)
             self._after_call = False
+        if tag < 0:
+            self._tail = text[end:]
+            return len(text)
+        self._inside, self._in_string = True, False
+        return tag + len(OPEN)
 
-    def _read_call(self, text: str, said: list[Said]) -> str:
-        """Collect a call up to a closing tag outside of strings; what follows it is left to read."""
-        text, self._tail = self._tail + text, ""
-        for position, character in enumerate(text):
+    def _read_call(self, text: str, start: int, said: list[Said]) -> int:
+        """Collect a call up to a closing tag outside of strings; how far it was read."""
+        for position in range(start, len(text)):
+            character = text[position]
             if self._in_string:
                 self._in_string = self._escaped or character != '"'
                 self._escaped = character == "\\" and not self._escaped
@@ -120,20 +116,20 @@ class TaggedCalls:
                 self._in_string, self._escaped = True, False
             elif character == "<":
                 if text.startswith(CLOSE, position):
-                    self._held.append(text[:position])
+                    self._held.append(text[start:position])
                     self._close(said)
-                    return text[position + len(CLOSE) :]
-                if CLOSE.startswith(text[position:]):
-                    self._held.append(text[:position])
+                    return position + len(CLOSE)
+                if CLOSE.startswith(text[position : position + len(CLOSE)]):
+                    self._held.append(text[start:position])
                     self._tail = text[position:]
-                    return ""
-        self._held.append(text)
-        return ""
+                    return len(text)
+        self._held.append(text[start:])
+        return len(text)
 
     def _close(self, said: list[Said]) -> None:
         body, self._held, self._inside = "".join(self._held), [], False
-        call = _call(body, self._names)
-        said.append(call if call is not None else self._blank + OPEN + body + CLOSE)
+        call, blank = _call(body, self._names), self._blanks.take()
+        said.append(call if call is not None else blank + OPEN + body + CLOSE)
         self._after_call = call is not None
 
 
@@ -161,11 +157,6 @@ class BareCalls:
     def _release(self) -> list[Said]:
         text, self._held = "".join(self._held), []
         return [text] if text else []
-
-
-def _begun(text: str, tag: str) -> int:
-    """Length of the longest end of `text` that begins `tag`."""
-    return next((n for n in range(len(tag) - 1, 0, -1) if text.endswith(tag[:n])), 0)
 
 
 def _call(body: str, names: frozenset[str]) -> ToolCall | None:

@@ -26,7 +26,7 @@ from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.linear_many import linear_many, unit
 from llmrs_cli.kernels.loader import CubinCache, default_cache
-from llmrs_cli.kernels.many_plans import LAGS, ManyEpilogue, ManyPlan, cost, plans
+from llmrs_cli.kernels.many_plans import LAGS, USUAL_LAG, ManyEpilogue, ManyPlan, cost, plans
 from llmrs_cli.kernels.silu_mul import silu_mul
 
 SIZES = (1024, 1200)
@@ -52,11 +52,10 @@ class Product:
 
     def candidates(self, multiprocessors: int, every: bool) -> list[ManyPlan]:
         """The plans that are tried, the cheapest by the guess first."""
-        found = sorted(plans(self.m, self.n, self.epilogue, multiprocessors), key=self.cost)
-        tiles = list(dict.fromkeys(replace(plan, lag=1) for plan in found))
+        tiles = sorted(plans(self.m, self.n, self.epilogue, multiprocessors), key=self.cost)
         chosen = tiles if every else tiles[:TILES]
         for tile in tiles[:VARIED]:
-            chosen += [replace(tile, lag=lag) for lag in LAGS if lag != 1]
+            chosen += [replace(tile, lag=lag) for lag in LAGS if lag != USUAL_LAG]
         return chosen
 
     def cost(self, plan: ManyPlan) -> float:

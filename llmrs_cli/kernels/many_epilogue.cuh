@@ -27,7 +27,10 @@ DEVICE void store_matrices(u32 address, u32 a, u32 b, u32 c, u32 d) {
                  :: "r"(address), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
 
-DEVICE float gated(float gate, float up) { return __fdividef(gate, 1.0f + __expf(-gate)) * up * HEADROOM; }
+DEVICE float gated(float gate, float up) {
+    constexpr float LOG2_E = 1.44269504f;
+    return __fdividef(gate, 1.0f + exp2_fast(gate * -LOG2_E)) * up * HEADROOM;
+}
 
 struct Writer {
     const TensorMap& out;

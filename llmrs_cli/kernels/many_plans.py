@@ -7,9 +7,10 @@ cores, of shared memory and of L2, and what follows a tile. Its constants are th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
 from llmrs_cli.kernels.launch import ceil_div
@@ -34,11 +35,12 @@ TILES: tuple[tuple[int, int, int], ...] = (
     (2, 2, 192), (2, 2, 176), (2, 2, 160), (2, 2, 144), (2, 2, 128),
 )  # fmt: skip
 """Warpgroups, times 64 tokens of each, rows: whose sums registers hold."""
-LAGS = (0, 1, 2)
+LAGS, USUAL_LAG = (0, 1, 2), 1
+"""Steps between warpgroups: more hide more of what follows a tile, and leave fewer stages to run ahead."""
 BAND_TOKENS = 2048
 """Of a band, about: with as many rows, what a grid multiplies at the same time."""
-FEWEST_TOKENS = 257
-"""Fewer are left to `linear_wide`."""
+FEWEST_TOKENS, MOST_AHEAD = 257, 8192
+"""Fewer are left to `linear_wide`; for more nothing is built ahead."""
 
 CLOCK = 1600.0
 """Cycles of a microsecond, of a GPU whose tensor cores are busy."""
@@ -138,14 +140,15 @@ def spread(
     return ManyPlan(clusters * plan.cluster, *tile, shared, lag, ceil_div(down, bands))
 
 
-def plans(m: int, n: int, epilogue: ManyEpilogue, multiprocessors: int) -> Iterator[ManyPlan]:
+def plans(
+    m: int, n: int, epilogue: ManyEpilogue, multiprocessors: int, lags: Iterable[int] = (USUAL_LAG,)
+) -> Iterator[ManyPlan]:
     """All that suit M tokens of a linear with N rows."""
-    for tile in TILES:
-        for shared in ("nothing", "rows", "tokens"):
-            for lag in LAGS:
-                plan = spread(m, n, tile, shared, lag, multiprocessors)
-                if plan.suits(epilogue) and lag < plan.stages and plan.blocks:
-                    yield plan
+    kinds: tuple[Shared, ...] = ("nothing", "rows", "tokens")
+    for tile, shared, lag in product(TILES, kinds, lags):
+        plan = spread(m, n, tile, shared, lag, multiprocessors)
+        if plan.suits(epilogue) and plan.blocks:
+            yield plan
 
 
 def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
@@ -167,4 +170,13 @@ def plan_for(m: int, n: int, k: int, epilogue: ManyEpilogue, multiprocessors: in
     """The plan of M tokens of an (N, K) linear that should cost least; None where there is none."""
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
-    return min(plans(m, n, epilogue, multiprocessors), key=lambda plan: cost(plan, m, n, k), default=None)
+    found = plans(m, n, epilogue, multiprocessors)
+    return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
+
+
+def plans_ahead(n: int, k: int, epilogue: ManyEpilogue, multiprocessors: int) -> Iterator[ManyPlan]:
+    """All that `plan_for` gives for an (N, K) linear of up to MOST_AHEAD tokens; every tile has whole GROUP_TOKENS."""
+    first = ceil_div(FEWEST_TOKENS, GROUP_TOKENS) * GROUP_TOKENS
+    sizes = range(first, MOST_AHEAD + 1, GROUP_TOKENS)
+    found = (plan_for(m, n, k, epilogue, multiprocessors) for m in sizes)
+    yield from dict.fromkeys(plan for plan in found if plan is not None)

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.qwen_shapes import linears
@@ -15,12 +15,15 @@ from llmrs_cli.kernels.loader import Unit, compile_unit
 from llmrs_cli.kernels.many_plans import (
     BOX,
     FEWEST_TOKENS,
+    LAGS,
+    MOST_AHEAD,
     TILES,
     ManyEpilogue,
     ManyPlan,
     cost,
     plan_for,
     plans,
+    plans_ahead,
     spread,
 )
 from llmrs_cli.kernels.resources import parse
@@ -56,7 +59,7 @@ def tiles_of(plan: ManyPlan, m: int, n: int) -> list[tuple[int, int]]:
 @example(m=8192, n=37888, epilogue="silu", gpus=132)
 @example(m=1, n=16, epilogue="store", gpus=2)
 def test_every_plan_fits_the_gpu(m: int, n: int, epilogue: ManyEpilogue, gpus: int) -> None:
-    for plan in plans(m, n, epilogue, gpus):
+    for plan in plans(m, n, epilogue, gpus, LAGS):
         assert plan.shared_bytes <= BLOCK_LIMITS["sm_90a"]
         assert plan.lag < plan.stages and plan.stages >= 3
         assert plan.room >= BOX and plan.room % BOX == 0
@@ -129,6 +132,16 @@ def test_two_blocks_share_what_large_products_read(m: int, linear: tuple[int, in
 )
 def test_fewer_tokens_and_odd_shapes_are_left_to_others(m: int, n: int, k: int) -> None:
     assert plan_for(m, n, k, "store", 132) is None
+
+
+@settings(max_examples=3)  # of thousands of choices each
+@given(n=ROWS, k=VALUES, epilogue=KINDS, m=st.lists(st.integers(FEWEST_TOKENS, MOST_AHEAD), min_size=50))
+def test_what_is_built_ahead_is_all_that_is_ever_run(
+    n: int, k: int, epilogue: ManyEpilogue, m: list[int]
+) -> None:
+    ahead = list(plans_ahead(n, k, epilogue, 132))
+    assert len(ahead) == len(set(ahead))
+    assert {plan_for(tokens, n, k, epilogue, 132) for tokens in (*m, FEWEST_TOKENS, MOST_AHEAD)} <= set(ahead)
 
 
 def test_one_multiprocessor_has_no_clusters() -> None:

@@ -127,7 +127,7 @@ def time_linears(bed: Bed, sizes: Sequence[int]) -> Iterator[Timing]:
                 bed.sizes["head"] + tokens * (2 * spec.hidden + 4 * spec.vocab),
                 2 * tokens * spec.vocab * spec.hidden,
             )
-            head = _head_call(bed, hidden, step.scored_tokens)
+            head = _head_call(bed, hidden)
             yield bed.timing("head", tokens, work, [head])
 
 
@@ -144,9 +144,9 @@ def _layer_calls(
     }
 
 
-def _head_call(bed: Bed, hidden: Hidden, tokens: Array) -> Call:
+def _head_call(bed: Bed, hidden: Hidden) -> Call:
     model = bed.model
-    return lambda: bed.backend.head(hidden, tokens, model.norm, model.eps, model.head)
+    return lambda: bed.backend.head(hidden, model.norm, model.eps, model.head)
 
 
 def _shapes(spec: ModelSpec) -> dict[str, tuple[int, int]]:

@@ -311,12 +311,15 @@ def assemble(
 ) -> Engine:
     """An engine on weights that are loaded; `release` is called when it closes. One at a time for a backend."""
     from llmrs_cli.engine.backends.base import RowLimits
+    from llmrs_cli.engine.memory import model_sizes
     from llmrs_cli.engine.runner import Runner
 
     spec = checkpoint.spec
     backend.use()
     kv = backend.alloc_kv(spec.layers, limits.blocks, spec.kv_heads, spec.head_dim)
-    state = backend.open_rows(RowLimits(limits.rows, limits.context, spec.vocab, limits.idle_budget))
+    row_limits = RowLimits(limits.rows, limits.context, spec.vocab, limits.idle_budget)
+    state = backend.open_rows(row_limits)
+    backend.reserve(model_sizes(spec), row_limits)
     scheduler = Scheduler(limits, model=checkpoint.identity, kv_dtype=backend.name)
     runner = Runner(backend, model, kv, state)
     return Engine(

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from llmrs_cli.engine.arrays import StepArrays, StepBatch
-from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits
+from llmrs_cli.engine.backends.base import Backend, RowLimits
 from llmrs_cli.engine.backends.handles import ModelWeights
-from llmrs_cli.engine.model.decoder import run_body
+from llmrs_cli.engine.model.decoder import Body, run_body
 from llmrs_cli.engine.model.spec import ModelSpec
 from llmrs_cli.engine.sampling import row_sampling
 from llmrs_cli.engine.types import SamplingParams
@@ -46,8 +46,8 @@ class ForcedReader:
         self._rows = backend.open_rows(RowLimits(rows=1, context=length, vocab=spec.vocab))
         self._kv = backend.alloc_kv(spec.layers, self._blocks, spec.kv_heads, spec.head_dim)
 
-    def read(self, ids: Sequence[int], ops: Any = None) -> tuple[Hidden, StepArrays]:
-        """One decoder pass over all but the last of `ids`; each of those is scored against its successor.
+    def read(self, ids: Sequence[int], ops: Any = None) -> tuple[Body, StepArrays]:
+        """One pass of the decoder's body over all but the last of `ids`; each of those is scored against its successor.
 
         `ops`: what to call instead of the backend, such as a recorder of its results.
         """
@@ -56,5 +56,5 @@ class ForcedReader:
         count = np.array([len(ids) - 1], np.int32)
         zero = np.zeros(1, np.int32)
         step = self._rows.begin(StepBatch(zero, zero, count, np.zeros(1, np.bool_), scored=count))
-        hidden = run_body(self._loaded.backend if ops is None else ops, self._loaded.model, self._kv, step)
-        return hidden, step
+        body = run_body(self._loaded.backend if ops is None else ops, self._loaded.model, self._kv, step)
+        return body, step

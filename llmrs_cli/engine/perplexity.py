@@ -91,12 +91,12 @@ def score_text(
 def _score_tail(loaded: Loaded, reader: ForcedReader, ids: Sequence[int], count: int) -> float:
     """-log p of the last `count` tokens, summed; logits of HEAD_ROWS tokens are held at a time."""
     backend = loaded.backend
-    hidden, step = reader.read(ids)
+    body, step = reader.read(ids)
     end = len(ids) - 1
     total = 0.0
     for begin in range(end - count, end, HEAD_ROWS):
         part = slice(begin, min(begin + HEAD_ROWS, end))
-        logits = run_head(backend, loaded.model, hidden, step.scored_tokens[part])
+        logits = run_head(backend, loaded.model, body, step.scored_tokens[part])
         drawn = backend.fetch(backend.score(logits, step.scored_targets[part], 0))
         if drawn.failed.any():
             return math.nan

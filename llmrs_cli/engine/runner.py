@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays, StepBatch
-from llmrs_cli.engine.backends.base import HEAD_ROWS, Backend, Hidden, Rows
+from llmrs_cli.engine.backends.base import HEAD_ROWS, Backend, Rows
 from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
-from llmrs_cli.engine.model.decoder import run_body, run_head
+from llmrs_cli.engine.model.decoder import Body, run_body, run_head
 from llmrs_cli.engine.plan import Sampled, StepPlan, StepResult
 from llmrs_cli.engine.sampling import row_sampling
 from llmrs_cli.engine.types import SamplingParams, TokenLogprob
@@ -35,7 +35,7 @@ class _Body:
     params: tuple[SamplingParams, ...]
     """One per chunk; its row may have another owner by the time the result is read."""
     step: StepArrays
-    hidden: Hidden
+    left: Body
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Runner:
         step = self._rows.begin(_batch(plan))
         params = tuple(self._params[chunk.row] for chunk in plan.chunks)
 
-        def body() -> Hidden:
+        def body() -> Body:
             return run_body(self._backend, self._model, self._kv, step)
 
         self._body = _Body(plan, params, step, self._backend.run(step.key, body))
@@ -147,7 +147,7 @@ class Runner:
                 piece = replace(step, sample_tokens=tokens, sample_rows=step.sample_rows[part])
 
             def head(tokens: Array = tokens) -> Array:
-                return run_head(backend, self._model, body.hidden, tokens)
+                return run_head(backend, self._model, body.left, tokens)
 
             yield backend.draw(head, self._rows, piece, None if mask is None else mask[part])
 
@@ -156,7 +156,7 @@ class Runner:
         step = body.step
         most = max((params.prompt_logprobs or 0 for params in body.params), default=0)
         for part in _slices(len(step.scored_tokens)):
-            logits = run_head(self._backend, self._model, body.hidden, step.scored_tokens[part])
+            logits = run_head(self._backend, self._model, body.left, step.scored_tokens[part])
             yield self._backend.score(logits, step.scored_targets[part], most)
 
 

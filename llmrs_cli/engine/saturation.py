@@ -44,6 +44,13 @@ class Saturations:
     def project_add(self, x: Array, weight: Linear, hidden: Hidden, norm: Vector | None = None) -> None:
         self._backend.project_add(x, weight, hidden, norm)
 
+    def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
+        self._tokens = len(tokens)
+        return self._backend.choose(hidden, mixed, tokens)
+
+    def head(self, hidden: Hidden, norm: Vector, eps: float, head: Linear) -> Array:
+        return self._backend.head(hidden, norm, eps, head)
+
     def norm_gate_up(self, hidden: Hidden, layer: LayerWeights) -> Array:
         self._count_norm("mlp norm", hidden, layer.mlp_norm)
         activated = self._backend.norm_gate_up(hidden, layer)

@@ -146,25 +146,28 @@ class Scheduler:
         self.preemptions += 1
 
     def _admit_waiting(self, draft: _Draft) -> None:
-        """Rows and blocks for those who wait, oldest first, until one of them finds no room."""
-        if not self._rows:
-            return
+        """Rows and blocks for those who wait, oldest first, until one of them finds no room.
+
+        Who waits for a block that another is about to publish is passed by, but a row and blocks are kept for it.
+        """
+        passed, kept = 0, 0
         for sequence in list(islice(self._waiting, self.limits.rows)):
-            if not self._rows or sequence.in_flight:
+            if len(self._rows) <= passed or sequence.in_flight:
                 return
             keys = sequence.shareable_keys()
             shared = self.pool.find(keys)
             if len(shared) < len(keys) and self._under_way(len(shared), keys[len(shared)]):
-                continue
-            if not self._start(sequence, shared, draft):
+                passed, kept = passed + 1, kept + sequence.blocks_at_start - len(shared)
+            elif not self._start(sequence, shared, draft, kept):
                 return
 
     def _under_way(self, index: int, key: bytes) -> bool:
         """A running sequence is about to publish this block: waiting a step is better than computing it."""
         return any(sequence.will_publish(index, key) for sequence in self._running)
 
-    def _start(self, sequence: Sequence, shared: Seq[int], draft: _Draft) -> bool:
-        spare = sum(other.may_grow for other in self._running)
+    def _start(self, sequence: Sequence, shared: Seq[int], draft: _Draft, kept: int) -> bool:
+        """Whether it finds a row and blocks, beside what others may need and `kept` blocks."""
+        spare = kept + sum(other.may_grow for other in self._running)
         blocks = self.pool.claim(shared, sequence.blocks_at_start - len(shared), spare)
         if blocks is None:
             return False

@@ -126,26 +126,36 @@ def first_difference(logits: Logits, answer: Sequence[int], margin: float) -> in
 def forced_logits(loaded: Loaded, ids: Sequence[int], first: int, ops: Any = None) -> Logits:
     """(len(ids) - first, V): what the model expects at each position from `first` on, in one pass.
 
-    `ops`: what the body calls instead of the backend.
+    `ops`: what the decoder calls instead of the backend.
     """
-    hidden, step = ForcedReader(loaded, len(ids)).read(ids, ops)
-    logits = run_head(loaded.backend, loaded.model, hidden, step.scored_tokens[first - 1 :])
-    return _to_host(logits)
+    body, step = ForcedReader(loaded, len(ids)).read(ids, ops)
+    backend = loaded.backend if ops is None else ops
+    return _to_host(run_head(backend, loaded.model, body, step.scored_tokens[first - 1 :]))
 
 
 def find_culprit(tested: Loaded, reference: Loaded, ids: Sequence[int], error: float) -> str | None:
     """The first fused op over `ids` whose output differs by more than `error`, or None."""
     if len(ids) < 2:
         return None
-    ours, right = (_Recorder(loaded.backend, len(ids) - 1) for loaded in (tested, reference))
-    ForcedReader(tested, len(ids)).read(ids, ours)
-    ForcedReader(reference, len(ids)).read(ids, right)
-    for (name, mine), (_, theirs) in zip(ours.seen, right.seen, strict=True):
+    ours, right = _record(tested, ids), _record(reference, ids)
+    for (name, mine), (_, theirs) in zip(ours, right, strict=True):
         if mine is None or theirs is None:
             continue
         if not float(np.max(_relative(mine, theirs))) <= error:
             return name
     return None
+
+
+Seen = list[tuple[str, NDArray[np.float32] | None]]
+"""What each op of a pass gave, by its place in the model."""
+
+
+def _record(loaded: Loaded, ids: Sequence[int]) -> Seen:
+    """All layers over all but the last of `ids`."""
+    recorder = _Recorder(loaded.backend, len(ids) - 1)
+    body, step = ForcedReader(loaded, len(ids)).read(ids, recorder)
+    run_head(recorder, loaded.model, body, step.scored_tokens)  # type: ignore[arg-type]
+    return recorder.seen
 
 
 class _Recorder:
@@ -155,7 +165,14 @@ class _Recorder:
         self._backend = backend
         self._looks = backend.looks()
         self._tokens = tokens
-        self.seen: list[tuple[str, NDArray[np.float32] | None]] = []
+        self.seen: Seen = []
+
+    def choose(self, *arguments: Any) -> Any:
+        return self._backend.choose(*arguments)
+
+    def head(self, hidden: Hidden, *_: Any) -> Any:
+        """Logits have been compared before."""
+        return hidden.residual
 
     def __getattr__(self, op: str) -> Callable[..., Any]:
         call = getattr(self._backend, op)

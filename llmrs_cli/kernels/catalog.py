@@ -23,6 +23,7 @@ from llmrs_cli.kernels import (
     sample,
     scatter,
     silu_mul,
+    take_rows,
     wide_plans,
 )
 from llmrs_cli.kernels.linear_small import Epilogue
@@ -35,7 +36,7 @@ HEAD_DIMS = (64, 96, 128, 256)
 HOPPER = packed_plans.HOPPER
 MUCH_SHARED = ("sm_80", "sm_90a", "sm_100")
 """Architectures whose blocks may take 160 KiB of shared memory and more."""
-STEP_UNITS = tuple(module.UNIT for module in (sample, logprobs, scatter, gather, count_tokens))
+STEP_UNITS = tuple(module.UNIT for module in (sample, logprobs, scatter, gather, count_tokens, take_rows))
 """Units that know no 16-bit type."""
 
 

@@ -12,8 +12,7 @@ enum Epilogue { STORE, ADD, SILU, LOGITS };
 struct Problem {
     const HALF* weight;      // (N, K)
     const HALF* x;           // (M, K), plain prologue
-    const float* residual;   // (T, K), norm prologue
-    const int* rows;         // (M,) rows of `residual` to take, or null: 0 … M - 1
+    const float* residual;   // (M, K), norm prologue
     const float* norm;       // (K,), norm prologue
     float eps;
     float alpha;             // on x · Wᵀ
@@ -40,7 +39,7 @@ template <int MAX_M, int UNROLL = 4>
 DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch, float* factors) {
     constexpr int STEP = WARPS * 128;
     float squares[MAX_M] = {};
-    auto row_of = [&](int t) { return p.residual + i64(p.rows ? p.rows[t] : t) * p.k; };
+    auto row_of = [&](int t) { return p.residual + i64(t) * p.k; };
     if (p.m == 1) {  // all loads of the row in flight at once
 #pragma unroll 1
         for (int k0 = threadIdx.x * 4; k0 < p.k; k0 += STEP * UNROLL) {
@@ -105,9 +104,7 @@ DEVICE void write_out(const Problem& p, int token, int row, float value, float u
 
 #define KERNEL_OF(NAME, BLOCKS, FUNCTION)                                                                           \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) NAME(                                          \
-        const HALF* weight, const HALF* x, const float* residual, const int* rows, const float* norm, float eps,    \
-        float alpha, const float* bias, void* out, int m, int n, int k, int split_log, int turns, int held,         \
-        u64 share) {                                                                                                \
-        FUNCTION(Problem{weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k, split_log, turns, held,   \
-                         share});                                                                                   \
+        const HALF* weight, const HALF* x, const float* residual, const float* norm, float eps, float alpha,        \
+        const float* bias, void* out, int m, int n, int k, int split_log, int turns, int held, u64 share) {         \
+        FUNCTION(Problem{weight, x, residual, norm, eps, alpha, bias, out, m, n, k, split_log, turns, held, share}); \
     }

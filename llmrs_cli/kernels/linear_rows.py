@@ -90,7 +90,6 @@ def linear_rows(
     residual: Any = None,
     norm: Any = None,
     eps: float = 0.0,
-    rows: Any = None,
     alpha: float = 1.0,
 ) -> None:
     """As `linear_small`, for one or two tokens."""
@@ -102,6 +101,6 @@ def linear_rows(
     product_kernel(unit(bf16, m, plan), name, epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, m, n, k), plan.at_once),
-        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k,
+        weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
         plan.split.bit_length() - 1, 0, 0, (ceil_div(n, 2) << 32) // plan.blocks,
     )  # fmt: skip

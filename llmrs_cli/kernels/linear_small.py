@@ -111,7 +111,6 @@ def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int) -> Kerne
             Buffer("weight", "u16", (n, "K")),
             Buffer("x", "u16", ("M", "K"), optional=True),
             Buffer("residual", "f32", ("T", "K"), optional=True),
-            Buffer("rows", "i32", ("M",), optional=True),
             Buffer("norm", "f32", ("K",), optional=True),
             Scalar("eps", "f32"),
             Scalar("alpha", "f32"),
@@ -136,15 +135,14 @@ def linear_small(
     residual: Any = None,
     norm: Any = None,
     eps: float = 0.0,
-    rows: Any = None,
     alpha: float = 1.0,
 ) -> None:
     """out = epilogue(alpha · x · Wᵀ + bias) for M ≤ 16 tokens.
 
-    x (M, K) 16-bit; or, for M ≤ 8, RMS norm (`norm` (K,), `eps`) of float32 `residual` (T, K), of the tokens
-    `rows` (M,) if given. weight (N, K) 16-bit; bias (N,) float32. `out` is (M, N): 16-bit for "store",
-    float32 changed in place for "add", float32 for "logits"; for "silu" weight is (2F, K), 8 rows of gate
-    and 8 of up in turn, and out (M, F) 16-bit, times `silu_mul.headroom`.
+    x (M, K) 16-bit; or, for M ≤ 8, RMS norm (`norm` (K,), `eps`) of float32 `residual` (M, K). weight (N, K)
+    16-bit; bias (N,) float32. `out` is (M, N): 16-bit for "store", float32 changed in place for "add", float32 for
+    "logits"; for "silu" weight is (2F, K), 8 rows of gate and 8 of up in turn, and out (M, F) 16-bit, times
+    `silu_mul.headroom`.
     """
     normed = norm is not None
     m = out.shape[0]
@@ -157,6 +155,6 @@ def linear_small(
     product_kernel(unit(bf16, plan), name, epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared, plan.at_once),
-        weight, x, residual, rows, norm, eps, alpha, bias, out, m, n, k,
+        weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
         plan.split.bit_length() - 1, turns, plan.holds(m), share,
     )  # fmt: skip

@@ -271,10 +271,10 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) packed_small(
-    const u8* packed, const HALF* x, const float* residual, const int* rows, const float* norm, float eps, float alpha,
-    const float* bias, void* out, int m, int n, int k, int whole, int held, int epilogue, u64 share) {
+    const u8* packed, const HALF* x, const float* residual, const float* norm, float eps, float alpha, const float* bias,
+    void* out, int m, int n, int k, int whole, int held, int epilogue, u64 share) {
     Problem p{};
-    p.x = x, p.residual = residual, p.rows = rows, p.norm = norm, p.eps = eps, p.alpha = alpha;
+    p.x = x, p.residual = residual, p.norm = norm, p.eps = eps, p.alpha = alpha;
     p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k, p.held = held;
     linear(p, epilogue, packed, whole, share);
 }

@@ -75,7 +75,6 @@ def _kernel(source: Unit, wide: bool, halved: bool, unit_words: int) -> Kernel:
             units_buffer(unit_words),
             Buffer("x", "u16", ("M", "K"), optional=True),
             Buffer("residual", "f32", ("T", "K"), optional=True),
-            Buffer("rows", "i32", ("M",), optional=True),
             Buffer("norm", "f32", ("K",), optional=True),
             Scalar("eps", "f32"),
             Scalar("alpha", "f32"),
@@ -100,7 +99,6 @@ def packed_small(
     residual: Any = None,
     norm: Any = None,
     eps: float = 0.0,
-    rows: Any = None,
     alpha: float = 1.0,
 ) -> None:
     """out = epilogue(alpha · x · Wᵀ + bias) for M ≤ 8 tokens; arguments as those of `linear_small`."""
@@ -113,6 +111,6 @@ def packed_small(
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
         Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
-        weight.units, x, residual, rows, norm, eps, alpha, bias, out, m, n, k,
+        weight.units, x, residual, norm, eps, alpha, bias, out, m, n, k,
         turns, plan.held(layout, m, normed), EPILOGUES.index(epilogue), share,
     )  # fmt: skip

@@ -12,8 +12,7 @@ DEVICE uint2 scaled(const float4& v, const float4& w, float r) {
 }
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32) rms_norm(
-    const float* x,       // (T, C)
-    const int* rows,      // (M,) rows of x to take, or null: 0 … M - 1
+    const float* x,       // (M, C)
     const float* weight,  // (C,)
     HALF* y,              // (M, C)
     int c,                // a multiple of 4
@@ -26,7 +25,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rms_norm(
     for (int h = 0; h < HELD; h++)
         if (own + h * STEP < c) w[h] = load_four(weight + own + h * STEP);
     wait_for_previous();
-    const float* row = x + i64(rows ? rows[blockIdx.x] : blockIdx.x) * c;
+    const float* row = x + i64(blockIdx.x) * c;
     float squares = 0.0f;
 #pragma unroll
     for (int h = 0; h < HELD; h++)

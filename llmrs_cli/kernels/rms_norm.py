@@ -9,8 +9,7 @@ from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape
 from llmrs_cli.kernels.loader import Unit
 
 _PARAMS = (
-    Buffer("x", "f32", ("T", "C")),
-    Buffer("rows", "i32", ("M",), optional=True),
+    Buffer("x", "f32", ("M", "C")),
     Buffer("weight", "f32", ("C",)),
     Buffer("y", "u16", ("M", "C")),
     Scalar("c", "i32"),
@@ -28,7 +27,7 @@ def _kernel(bf16: bool) -> Kernel:
     return Kernel(unit(bf16), "rms_norm", _PARAMS)
 
 
-def rms_norm(device: Device, bf16: bool, x: Any, weight: Any, eps: float, out: Any, rows: Any = None) -> None:
-    """out[m] = norm(x[rows[m]]) (or of x[m]): x (T, C) float32, weight (C,), out (M, C) 16-bit."""
+def rms_norm(device: Device, bf16: bool, x: Any, weight: Any, eps: float, out: Any) -> None:
+    """x (M, C) float32, weight (C,), out (M, C) 16-bit."""
     tokens, c = out.shape
-    _kernel(bf16).launch(device, Shape((tokens, 1, 1), (256, 1, 1)), x, rows, weight, out, c, eps)
+    _kernel(bf16).launch(device, Shape((tokens, 1, 1), (256, 1, 1)), x, weight, out, c, eps)

@@ -164,10 +164,11 @@ def test_fused_ops_of_the_base_class_are_their_compositions(tokens: int) -> None
     backend.store_kv(turned[1], parts[2], again, step.slots)
     assert np.array_equal(q, turned[0])
     assert np.array_equal(kv.keys, again.keys) and np.array_equal(kv.values, again.values)
-    last = backend.head(hidden, step.sample_tokens, model.norm, model.eps, model.head)
-    assert last.shape == (1, shape.vocab)
+    last, _ = backend.choose(hidden, q, step.sample_tokens)
+    logits = backend.head(last, model.norm, model.eps, model.head)
+    assert logits.shape == (1, shape.vocab)
     assert np.array_equal(
-        last, backend.linear(backend.rms_norm(hidden.residual[-1:], model.norm, model.eps), model.head)
+        logits, backend.linear(backend.rms_norm(hidden.residual[-1:], model.norm, model.eps), model.head)
     )
 
 

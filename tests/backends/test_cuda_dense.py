@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmrs_cli.engine.backends.base import RowLimits
-from llmrs_cli.engine.model.decoder import run_body
+from llmrs_cli.engine.model.decoder import run_body, run_head
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.kernels.launch import Kernel, Shape
@@ -47,7 +47,7 @@ class Bench:
         launch = backend.device.launch
 
         def listen(kernel: Kernel, shape: Shape, slots: bytes) -> None:
-            if kernel.unit.stem.startswith(("linear", "rms_norm")):
+            if kernel.unit.stem.startswith(("linear", "rms_norm", "take_rows")):
                 self.launches.append((kernel.unit.stem, arguments(kernel, slots)))
                 self.units.append(kernel.unit)
             launch(kernel, shape, slots)
@@ -60,9 +60,11 @@ class Bench:
         return self.rows.begin(batch((0, 0, tokens, True)))
 
     def run(self, tokens: int) -> Any:
-        """The hidden state after all layers."""
+        """The hidden state after all layers, and logits of all tokens."""
         self.launches.clear()
-        return run_body(self.backend, self.model, self.kv, self.step(tokens))
+        body = run_body(self.backend, self.model, self.kv, self.step(tokens))
+        run_head(self.backend, self.model, body, self.backend._arena.take("some tokens", (tokens,), "i4"))
+        return body.hidden
 
     def embedded(self, tokens: int) -> Any:
         """... before the first."""
@@ -90,7 +92,7 @@ def bench(backend: Any, tmp_path: Path) -> Bench:
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_steps_of_some_tokens_need_one_norm_and_four_products_a_layer(bench: Bench, tokens: int) -> None:
     bench.run(tokens)
-    assert bench.names == ["rms_norm", *ONE_LAYER * bench.spec.layers]
+    assert bench.names == ["rms_norm", *ONE_LAYER * bench.spec.layers, "linear_wide"]
     assert {passed["m"] for name, passed in bench.launches if name == "linear_wide"} == {tokens}
     assert not bench.backend._gemm.shapes
 
@@ -104,7 +106,7 @@ def test_few_tokens_read_the_weights_with_other_kernels(bench: Bench, tokens: in
 
 def test_more_tokens_are_multiplied_by_the_library(bench: Bench) -> None:
     bench.run(MOST_TOKENS + 64)
-    assert set(bench.names) == {"rms_norm"} and len(bench.names) == 2 * bench.spec.layers
+    assert set(bench.names) == {"rms_norm"} and len(bench.names) == 2 * bench.spec.layers + 1
     assert {shape[0] for shape in bench.backend._gemm.shapes} == {MOST_TOKENS + 64}
 
 
@@ -128,9 +130,11 @@ def test_what_the_paths_say_is_done(bench: Bench) -> None:
     bench.backend._dense = replace(dense, paths=paths(wide=only_down))
     bench.run(64)
     c, f = bench.spec.hidden, bench.spec.ffn
-    assert set(asked) == {(64, n, k, 132) for n, k in ((2 * c, c), (c, c), (2 * f, c), (c, f))}
-    # The second layer's qkv is the library's, which knows nothing of what was left for its norm.
-    assert bench.names == ["rms_norm", "rms_norm", "linear_wide"] * bench.spec.layers
+    assert set(asked) == {
+        (64, n, k, 132) for n, k in ((2 * c, c), (c, c), (2 * f, c), (c, f), (bench.spec.vocab, c))
+    }
+    # What comes after down is the library's, which knows nothing of what was left for its norm.
+    assert bench.names == ["rms_norm", "rms_norm", "linear_wide"] * bench.spec.layers + ["rms_norm"]
 
 
 # -- norms that need no kernel ----------------------------------------------------------------------------
@@ -140,11 +144,12 @@ def test_each_sum_leaves_what_the_next_product_takes(bench: Bench) -> None:
     bench.run(64)
     products = [passed for name, passed in bench.launches if name == "linear_wide"]
     layers = bench.model.layers
-    norms = [norm for layer in layers for norm in (layer.attention_norm, layer.mlp_norm)][1:]
+    norms = [norm for layer in layers for norm in (layer.attention_norm, layer.mlp_norm)]
+    norms = [*norms[1:], bench.model.norm]
     sums, takers = products[1::2], products[0::2]
-    assert [left["norm"] for left in sums] == [norm.data.ptr for norm in norms] + [0]
+    assert [left["norm"] for left in sums] == [norm.data.ptr for norm in norms]
     assert not takers[0]["squares"] and not any(left["squares"] for left in sums)
-    for left, taken in zip(sums, takers[1:], strict=False):
+    for left, taken in zip(sums, takers[1:], strict=True):
         assert taken["x"][0] == left["normed"] != 0
         assert taken["squares"] == left["left"] != 0 and taken["stride"] == left["left_stride"]
         assert 0 < taken["parts"] <= taken["stride"] and taken["stride"] % 4 == 0
@@ -154,7 +159,10 @@ def test_each_sum_leaves_what_the_next_product_takes(bench: Bench) -> None:
 def test_float16_has_no_room_for_what_is_not_yet_normed(backend: Any, tmp_path: Path) -> None:
     bench = Bench(backend, tmp_path, TinyModel(vocab=320))
     bench.run(64)
-    assert bench.names == ["rms_norm", "linear_wide", "linear_wide"] * 2 * bench.spec.layers
+    assert bench.names == ["rms_norm", "linear_wide", "linear_wide"] * 2 * bench.spec.layers + [
+        "rms_norm",
+        "linear_wide",
+    ]
     assert not any(passed["squares"] or passed["norm"] for name, passed in bench.launches if "wide" in name)
 
 
@@ -197,14 +205,31 @@ def test_what_is_left_is_no_use_to_a_matrix_that_the_library_multiplies(bench: B
     assert bench.names == ["linear_wide", "rms_norm"]
 
 
-def test_a_head_reads_its_own_tokens_with_a_norm_of_theirs(bench: Bench) -> None:
+def test_a_head_takes_what_was_left_for_its_norm(bench: Bench) -> None:
     hidden = bench.embedded(64)
     bench.add(hidden, bench.model.norm)
+    bench.backend.head(hidden, bench.model.norm, 1e-6, bench.model.head)
+    assert bench.names == ["linear_wide", "linear_wide"]
+    assert bench.launches[1][1]["squares"]
+
+
+def test_some_tokens_go_on_in_rows_of_their_own(bench: Bench) -> None:
+    hidden = bench.embedded(64)
+    mixed = bench.backend._arena.take("mixed", (64, 128), "u2")
     tokens = bench.backend._arena.take("some tokens", (24,), "i4")
-    bench.backend.head(hidden, tokens, bench.model.norm, 1e-6, bench.model.head)
-    assert bench.names == ["linear_wide", "rms_norm", "linear_wide"]
-    assert bench.launches[1][1]["rows"] == tokens.data.ptr
-    assert bench.launches[2][1]["m"] == 24 and not bench.launches[2][1]["squares"]
+    chosen, attended = bench.backend.choose(hidden, mixed, tokens)
+    assert bench.names == ["take_rows"]
+    assert (len(chosen.residual), attended.shape) == (24, (24, 128))
+    assert bench.launches[0][1]["tokens"] == tokens.data.ptr
+    assert chosen.residual.data.ptr != hidden.residual.data.ptr and attended.data.ptr != mixed.data.ptr
+
+
+def test_all_tokens_go_on_as_they_are(bench: Bench) -> None:
+    hidden = bench.embedded(64)
+    mixed = bench.backend._arena.take("mixed", (64, 128), "u2")
+    tokens = bench.backend._arena.take("some tokens", (64,), "i4")
+    assert bench.backend.choose(hidden, mixed, tokens) == (hidden, mixed)
+    assert bench.names == []
 
 
 @pytest.mark.parametrize("tokens", [4, 8])
@@ -221,7 +246,7 @@ def test_a_few_tokens_that_no_plan_suits_are_normed_in_their_product(bench: Benc
 def test_4_bit_weights_leave_nothing_for_a_norm(backend: Any, tmp_path: Path) -> None:
     bench = Bench(backend, tmp_path, replace(NARROW, awq=True))
     bench.run(64)
-    assert "linear_wide" not in bench.names
+    assert bench.names.count("linear_wide") == 1  # the head, which has 16 bits
     hidden = bench.embedded(64)
     bench.add(hidden, bench.model.layers[0].mlp_norm)
     assert hidden.ahead is None
@@ -231,7 +256,7 @@ def test_where_bits_are_fixed_nothing_is_left(tmp_path: Path) -> None:
     with cuda_backend(deterministic=True) as backend:
         bench = Bench(backend, tmp_path)
         hidden = bench.run(64)
-        assert set(bench.names) == {"rms_norm"} and hidden.ahead is None
+        assert set(bench.names) == {"rms_norm", "take_rows"} and hidden.ahead is None
         assert "linear_wide" not in {unit.stem for unit in backend.device.built}
 
 
@@ -243,9 +268,7 @@ def test_every_unit_that_a_step_runs_was_built_before_it(backend: Any, tmp_path:
     bench = Bench(backend, tmp_path, replace(NARROW, tied=dtype == "float16", config={"torch_dtype": dtype}))
     built = {unit for unit in backend.device.built if unit.stem == "linear_wide"}
     for tokens in TOKENS:
-        hidden = bench.run(tokens)
-        rows = backend._arena.take("some tokens", (tokens,), "i4")
-        backend.head(hidden, rows, bench.model.norm, 1e-6, bench.model.head)
+        bench.run(tokens)
     assert {unit for unit in bench.units if unit.stem == "linear_wide"} == built != set()
 
 

@@ -227,6 +227,20 @@ def test_the_plan_holds_every_buffer_of_the_largest_step(backend: Any, tmp_path:
     assert backend.workspace_bytes(model, rows) > planned + row_bytes(rows)
 
 
+def test_what_steps_need_is_taken_before_the_first(backend: Any, tmp_path: Any) -> None:
+    Stream.taken.clear()
+    engine = open_random(backend, tmp_path, context=512, rows=8, memory=1 << 30)
+    (taken,) = Stream.taken
+    for i in range(8):
+        params = SamplingParams(max_tokens=12, ignore_eos=True, logprobs=1, prompt_logprobs=1)
+        engine.submit(Request(f"r{i}", tuple(range(10 + i, 320)), params))
+    for _ in range(30):
+        engine.step()
+    assert backend._arena.nbytes + backend._head_arena.nbytes <= taken
+    engine.close()
+    assert len(Stream.taken) == 1
+
+
 def test_no_buffer_moves_once_a_step_has_run(backend: Any, tmp_path: Any) -> None:
     engine = open_random(backend, tmp_path, context=512, rows=4, memory=1 << 30)
     drain(engine, Request("a", (1, 2), SamplingParams(max_tokens=4, ignore_eos=True)))

@@ -104,10 +104,19 @@ def test_head(sides: tuple[Side, Side]) -> None:
     results = []
     for side in sides:
         model = side.model
-        tokens = side.step.sample_tokens
-        results.append(np.array(side.backend.head(side.hidden(), tokens, model.norm, model.eps, model.head)))
+        results.append(np.array(side.backend.head(side.hidden(), model.norm, model.eps, model.head)))
     assert results[0].dtype == np.float32
     assert_close("head", sides[0].backend.name, *results)
+
+
+def test_the_chosen_tokens_go_on_in_arrays_of_their_own(sides: tuple[Side, Side]) -> None:
+    for side in sides:
+        hidden, mixed = side.hidden(), np.arange(len(side.hidden().residual) * 3.0).reshape(-1, 3)
+        before = np.array(hidden.residual)
+        chosen, attended = side.backend.choose(hidden, mixed, np.array([0, 2], np.int32))
+        assert np.array_equal(chosen.residual, before[[0, 2]]) and np.array_equal(attended, mixed[[0, 2]])
+        chosen.residual[...] = 7
+        assert np.array_equal(hidden.residual, before)
 
 
 def test_whole_decoder(sides: tuple[Side, Side]) -> None:

@@ -30,10 +30,10 @@ def tiny(folder: Path) -> Loaded:
 
 
 def residual(reader: ForcedReader, ids: tuple[int, ...]) -> np.ndarray:
-    hidden, step = reader.read(ids)
+    body, step = reader.read(ids)
     assert len(step.scored_tokens) == len(ids) - 1
     assert step.scored_targets.tolist() == list(ids[1:])
-    return np.array(hidden.residual)
+    return np.array(body.hidden.residual)
 
 
 def test_what_was_read_before_changes_nothing(tiny: Loaded) -> None:

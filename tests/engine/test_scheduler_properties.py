@@ -144,6 +144,18 @@ def test_the_oldest_never_loses_its_blocks(sizes: dict[str, int], batch: list[Re
         assert oldest in [chunk.request_id for chunk in plan.chunks]
 
 
+@pytest.mark.parametrize("sizes", [{"rows": 2}, {"rows": 4, "blocks": 8}], ids=["rows", "blocks"])
+def test_who_waits_for_a_block_of_another_keeps_its_turn(sizes: dict[str, int]) -> None:
+    drive = Drive(**{"busy_budget": 5, "idle_budget": 9, **sizes})
+    drive.add(
+        request("first", (5, 5, 5, 0), 1), request("alike", (5, 5, 5, 0), 12), request("late", range(11))
+    )
+    plans = [drive.step(), drive.step()]
+    named = [[chunk.request_id for chunk in plan.chunks] for plan in plans if plan is not None]
+    assert "alike" not in named[0] and named[1][0] == "alike"
+    drive.run().assert_right()
+
+
 @pytest.mark.parametrize("lookahead", [0, 1])
 @pytest.mark.parametrize("salts", [("", ""), ("", "other")])
 @pytest.mark.parametrize("budget", [5, 7, 40])

@@ -10,6 +10,7 @@ from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
+from llmrs_cli.kernels.take_rows import take_rows
 from tests.gpu.halves import TYPES, cp, error, halves, in_turns, rounding, widened
 
 
@@ -26,19 +27,27 @@ def test_embedding_takes_rows(device: CudaDevice, bf16: bool, c: int) -> None:
 
 @pytest.mark.parametrize("bf16", TYPES)
 @pytest.mark.parametrize("c", [4, 96, 896, 3584, 4096, 4100, 8192])
-@pytest.mark.parametrize("gathered", [True, False])
-def test_norm(device: CudaDevice, bf16: bool, c: int, gathered: bool) -> None:
+def test_norm(device: CudaDevice, bf16: bool, c: int) -> None:
     rng = np.random.default_rng(c)
     x = rng.standard_normal((20, c)).astype(np.float32) * 7
     gamma = rng.standard_normal(c).astype(np.float32)
-    rows = rng.permutation(20)[:9].astype(np.int32) if gathered else np.arange(20, dtype=np.int32)
-    out = cp.zeros((len(rows), c), cp.uint16)
-    rms_norm(
-        device, bf16, cp.asarray(x), cp.asarray(gamma), 1e-5, out, cp.asarray(rows) if gathered else None
-    )
-    x64 = x[rows].astype(np.float64)
+    out = cp.zeros((20, c), cp.uint16)
+    rms_norm(device, bf16, cp.asarray(x), cp.asarray(gamma), 1e-5, out)
+    x64 = x.astype(np.float64)
     wanted = x64 / np.sqrt((x64**2).mean(axis=1, keepdims=True) + 1e-5) * gamma
     assert error(widened(out, bf16), wanted) < rounding(bf16)
+
+
+@pytest.mark.parametrize(("c", "w"), [(4, 8), (896, 896), (3584, 3584), (2048, 4096)])
+def test_chosen_tokens_go_on(device: CudaDevice, c: int, w: int) -> None:
+    rng = np.random.default_rng(c)
+    residual = cp.asarray(rng.standard_normal((300, c)).astype(np.float32))
+    mixed = cp.asarray(rng.integers(0, 1 << 16, (300, w), np.uint16))
+    tokens = cp.asarray(np.sort(rng.permutation(300)[:70]).astype(np.int32))
+    rows, attended = cp.zeros((71, c), cp.float32), cp.zeros((71, w), cp.uint16)
+    take_rows(device, tokens, residual, mixed, rows[:70], attended[:70])
+    assert (rows[:70] == residual[tokens]).all() and not rows[70].any()
+    assert (attended[:70] == mixed[tokens]).all() and not attended[70].any()
 
 
 @pytest.mark.parametrize("bf16", TYPES)

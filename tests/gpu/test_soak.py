@@ -92,6 +92,19 @@ def test_memory_is_flat_over_ten_thousand_steps(opened: Open, tmp_path: Path, aw
 
 
 @pytest.mark.timeout(300)
+def test_steps_take_no_memory_beyond_what_was_taken_at_the_start(opened: Open, tiny: Checkpoint) -> None:
+    engine = opened(tiny, context=256, rows=64, memory=2 << 30)
+    taken = cp.get_default_memory_pool().total_bytes()
+    soak.answer_all(engine, list(soak.mixed(np.random.default_rng(0), engine.vocab, 500, 200, "m")))
+    scored = SamplingParams(8, logprobs=20, prompt_logprobs=5, ignore_eos=True)
+    for i in range(64):
+        engine.submit(Request(f"p{i}", tuple(range(5, 205)), scored))
+    while engine.has_work:
+        engine.step()
+    assert cp.get_default_memory_pool().total_bytes() == taken
+
+
+@pytest.mark.timeout(300)
 def test_two_thousand_aborts_leak_nothing_and_leave_the_others_their_bits(
     opened: Open, tiny: Checkpoint
 ) -> None:

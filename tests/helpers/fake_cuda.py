@@ -132,6 +132,8 @@ class Stream:
     tape: ClassVar[list[Launch] | None] = None
     launches: ClassVar[int] = 0
     """So far, replayed ones included."""
+    taken: ClassVar[list[int]] = []
+    """Bytes of each allocation that no array has."""
 
     def __init__(self, non_blocking: bool = False) -> None:
         pass
@@ -286,6 +288,7 @@ def fake_cupy() -> ModuleType:
     found.cuda = cuda = ModuleType("cupy.cuda")
     parts: Any = cuda
     parts.Stream, parts.Event, parts.alloc_pinned_memory = Stream, Event, Pinned
+    parts.alloc = Stream.taken.append
     parts.Device = lambda ordinal=0: SimpleNamespace(use=lambda: None, synchronize=lambda: None)
     parts.get_current_stream = lambda: stream
     parts.get_elapsed_time = lambda start, end: float(end.count - start.count)

@@ -17,6 +17,7 @@ from llmrs_cli.engine.backends.base import RowLimits
 from llmrs_cli.engine.backends.reference_sampling import score
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.weights.packed import bf16_to_f32, f32_to_bf16
+from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.count_tokens import count_tokens
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gather import gather
@@ -25,7 +26,9 @@ from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.rope_store import rope_store
 from llmrs_cli.kernels.scatter import scatter
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
+from llmrs_cli.kernels.take_rows import take_rows
 from tests.helpers.emulate import EmulatedDevice, host
+from tests.helpers.launches import Recorder
 from tests.helpers.steps import batch, greedy
 
 TYPES = pytest.mark.parametrize("bf16", [True, False], ids=["bf16", "f16"])
@@ -74,17 +77,33 @@ def test_an_embedding_is_its_rows(gpu: EmulatedDevice, bf16: bool, c: int) -> No
 
 @TYPES
 @pytest.mark.parametrize("c", [4, 100, 1032, 4096, 4100, 8192])
-@pytest.mark.parametrize("chosen", [None, (3, 0, 3)])
-def test_a_norm_of_all_rows_or_of_some(gpu: EmulatedDevice, bf16: bool, c: int, chosen: Any) -> None:
+def test_a_norm(gpu: EmulatedDevice, bf16: bool, c: int) -> None:
     rng = np.random.default_rng(c)
     x = rng.standard_normal((5, c)).astype(np.float32) * 3
     gamma = rng.standard_normal(c).astype(np.float32)
-    rows = None if chosen is None else host(np.array(chosen, np.int32))
-    picked = x[list(chosen or range(5))].astype(np.float64)
-    out = empty(len(picked), c)
-    rms_norm(gpu, bf16, host(x), host(gamma), 1e-5, out, rows)
-    wanted = picked / np.sqrt((picked**2).mean(axis=1, keepdims=True) + 1e-5) * gamma
+    wide, out = x.astype(np.float64), empty(5, c)
+    rms_norm(gpu, bf16, host(x), host(gamma), 1e-5, out)
+    wanted = wide / np.sqrt((wide**2).mean(axis=1, keepdims=True) + 1e-5) * gamma
     assert close(widened(out, bf16), wanted, bf16)
+
+
+@pytest.mark.parametrize(("c", "w"), [(4, 8), (96, 64), (2056, 3000), (4, 2104)])
+def test_chosen_tokens_go_on(gpu: EmulatedDevice, c: int, w: int) -> None:
+    rng = np.random.default_rng(c)
+    residual = rng.standard_normal((7, c)).astype(np.float32)
+    mixed = rng.integers(0, 1 << 16, (7, w), np.uint16)
+    tokens = np.array([0, 3, 4, 6], np.int32)
+    rows, attended = host(np.full((5, c), np.nan, np.float32)), empty(5, w)
+    behind = attended[4].copy()
+    take_rows(gpu, host(tokens), host(residual), host(mixed), rows[:4], attended[:4])
+    assert np.array_equal(rows[:4], residual[tokens]) and np.isnan(rows[4]).all()
+    assert np.array_equal(attended[:4], mixed[tokens]) and np.array_equal(attended[4], behind)
+
+
+def test_rows_of_odd_size_are_refused() -> None:
+    whole, odd = np.zeros((3, 8), np.float32), np.zeros((3, 12), np.uint16)
+    with pytest.raises(EngineFault, match="take_rows cannot serve rows of 8 and 12 values"):
+        take_rows(Recorder(), np.zeros(3, np.int32), whole, odd, whole, odd)
 
 
 @TYPES

@@ -156,6 +156,9 @@ class Backend(ABC):
         width = 2 * model.hidden + (2 * model.heads + 2 * model.kv_heads) * model.head_dim + 3 * model.ffn
         return 4 * (limits.tokens * width + HEAD_ROWS * model.vocab)
 
+    def reserve(self, model: ModelSizes, limits: RowLimits) -> None:  # noqa: B027 (a host's memory is found when needed)
+        """Take now what steps will need, so that nobody else can have taken it by then. Raises MemoryError."""
+
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
         """Bytes that a parameter takes once it is prepared: of this shape, stored as `form` in `nbytes`."""
         return nbytes
@@ -268,10 +271,14 @@ class Backend(ABC):
         normed = self.rms_norm(hidden.residual, layer.mlp_norm, layer.geometry.eps)
         return self.silu_mul(self.linear(normed, layer.gate_up))
 
-    def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
-        """Logits of the chosen tokens: (R,) indices into T → (R, V) float32."""
-        rows = self.take_rows(hidden.residual, tokens)
-        return self.linear(self.rms_norm(rows, norm, eps), head)
+    def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
+        """The residual stream and `mixed` (T, W) of the chosen tokens, (R,) indices into T, ascending: R rows or more of
+        either, the first R theirs. They are arrays of their own, unless all T are chosen."""
+        return Hidden(self.take_rows(hidden.residual, tokens)), self.take_rows(mixed, tokens)
+
+    def head(self, hidden: Hidden, norm: Vector, eps: float, head: Linear) -> Array:
+        """Logits (R, V) float32 of the residual stream of R tokens."""
+        return self.linear(self.rms_norm(hidden.residual, norm, eps), head)
 
     # -- choosing tokens ------------------------------------------------------------------------------
 

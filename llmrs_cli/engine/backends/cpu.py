@@ -193,8 +193,8 @@ class CpuBackend(Backend):
         self._multiply(hidden.residual, norm, eps, weight, linear.GATE, out)
         return out
 
-    def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
-        return self._product(hidden.residual[tokens], norm, eps, head)
+    def head(self, hidden: Hidden, norm: Vector, eps: float, head: Linear) -> Array:
+        return self._product(hidden.residual, norm, eps, head)
 
     def _product(self, x: Floats, norm: Vector, eps: float, weight: Any) -> Floats:
         out = np.empty((len(x), weight.shape[0]), np.float32)

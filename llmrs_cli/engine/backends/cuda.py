@@ -32,7 +32,7 @@ from llmrs_cli.engine.backends.cuda_packed import (
 )
 from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
-from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
+from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
@@ -47,6 +47,7 @@ from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
+from llmrs_cli.kernels.take_rows import take_rows
 from llmrs_cli.kernels.tune import Tuning, default_folder
 
 Result = TypeVar("Result")
@@ -99,7 +100,7 @@ class CudaBackend(Backend):
         self._paths = paths
         self._dense = DenseProducts(self.device, self._arena, self._gemm, paths)
         if deterministic:
-            self._fixed = FixedProducts(self.device, self._gemm, self._arena, self._head_arena)
+            self._fixed = FixedProducts(self.device, self._gemm, self._arena)
         self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
         self._groups: set[int] = set()
@@ -163,9 +164,17 @@ class CudaBackend(Backend):
         return rows
 
     def workspace_bytes(self, model: ModelSizes, limits: RowLimits) -> int:
-        count = self.device.multiprocessors
-        own = cuda_packed.workspace_bytes(count) if self.packed else 0
-        return cuda_sizes.workspace_bytes(model, limits, count) + own
+        return cuda_sizes.workspace_bytes(model, limits, self.device.multiprocessors) + self._packed_bytes
+
+    @property
+    def _packed_bytes(self) -> int:
+        """Buffers of products with 4-bit weights."""
+        return cuda_packed.workspace_bytes(self.device.multiprocessors) if self.packed else 0
+
+    def reserve(self, model: ModelSizes, limits: RowLimits) -> None:
+        buffers = cuda_sizes.step_bytes(model, limits, self.device.multiprocessors) + self._packed_bytes
+        with self._stream:
+            cp.cuda.alloc(buffers)  # what is freed stays in CuPy's pool, for this stream
 
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
         return cuda_sizes.weight_bytes(shape, form if self.packed else "float16", nbytes)
@@ -240,14 +249,21 @@ class CudaBackend(Backend):
         self._norm_linear("silu", hidden, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
         return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
 
-    def head(self, hidden: Hidden, tokens: Array, norm: Vector, eps: float, head: Linear) -> Array:
-        count, vocab = len(tokens), head.shape[0]
-        if self._fixed is not None:
-            logits = self._fixed.logits(count, vocab)
-        else:
-            logits = self._head_arena.take("logits", (count, vocab), cp.float32)
-        self._norm_linear("logits", hidden, norm, eps, head, logits, rows=tokens)
-        return logits[:count]
+    def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
+        assert isinstance(hidden, CudaHidden)
+        if len(tokens) == len(hidden.residual):
+            return hidden, mixed
+        count = len(tokens) if self._fixed is None else in_tiles(len(tokens))
+        residual = self._head_arena.take("chosen", (count, hidden.residual.shape[1]), cp.float32)
+        chosen = self._head_arena.take("chosen", (count, mixed.shape[1]), cp.uint16)
+        rows = slice(len(tokens))
+        take_rows(self.device, tokens, hidden.residual, mixed, residual[rows], chosen[rows])
+        return CudaHidden(residual), chosen
+
+    def head(self, hidden: Hidden, norm: Vector, eps: float, head: Linear) -> Array:
+        logits = self._head_arena.take("logits", (len(hidden.residual), head.shape[0]), cp.float32)
+        self._norm_linear("logits", hidden, norm, eps, head, logits)
+        return logits
 
     def _norm_linear(
         self,
@@ -257,20 +273,19 @@ class CudaBackend(Backend):
         eps: float,
         weight: Linear,
         out: Array,
-        rows: Array = None,
     ) -> None:
-        """out = epilogue(linear(rms_norm(residual))), of the tokens `rows` if given."""
+        """out = epilogue(linear(rms_norm(residual)))."""
         assert isinstance(hidden, CudaHidden)
         x = hidden.residual
         if isinstance(weight, PackedLinear):
-            self._packed_products.normed(epilogue, x, norm, eps, weight, out, rows)
+            self._packed_products.normed(epilogue, x, norm, eps, weight, out)
             return
         assert isinstance(weight, CudaLinear)
         if self._fixed is not None:
-            self._fixed.norm_linear(epilogue, x, norm, eps, weight, out, rows)
+            self._fixed.norm_linear(epilogue, x, norm, eps, weight, out)
             return
-        ahead = hidden.ahead if rows is None and hidden.ahead and hidden.ahead.norm is norm else None
-        self._dense.normed(epilogue, x, norm, eps, weight, out, rows, ahead)
+        ahead = hidden.ahead if hidden.ahead and hidden.ahead.norm is norm else None
+        self._dense.normed(epilogue, x, norm, eps, weight, out, ahead)
 
     def _take(self, name: str, tokens: int, width: int) -> Array:
         """16-bit activations (tokens, width) in the arena."""

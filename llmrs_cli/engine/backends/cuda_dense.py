@@ -62,13 +62,9 @@ class DenseProducts:
         eps: float,
         weight: CudaLinear,
         out: Array,
-        rows: Array = None,
         ahead: Ahead | None = None,
     ) -> None:
-        """out = epilogue(linear(rms_norm(x))): x (T, K) float32, of the tokens `rows` (M,) if given.
-
-        `ahead`: x as it was left for this norm.
-        """
+        """out = epilogue(linear(rms_norm(x))): x (M, K) float32, `ahead` as it was left for this norm."""
         m, k = len(out), x.shape[1]
         plan = self._wide_plan(m, weight)
         if ahead is not None and plan is not None:
@@ -78,10 +74,10 @@ class DenseProducts:
             )  # fmt: skip
             return
         if plan is None and self._norm_fits(weight, m, k):
-            self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
+            self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps)
             return
         values = self.arena.take("normed", (m, k), cp.uint16)
-        rms_norm(self.device, weight.bf16, x, norm, eps, values, rows)
+        rms_norm(self.device, weight.bf16, x, norm, eps, values)
         self.plain(epilogue, values, weight, out)
 
     def plain(

@@ -15,7 +15,7 @@ import cupy as cp
 from llmrs_cli.engine.arrays import Array
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.cuda_memory import Arena
-from llmrs_cli.engine.backends.cuda_staging import FIXED_TOKENS, in_tiles
+from llmrs_cli.engine.backends.cuda_staging import FIXED_TOKENS
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.launch import Device
 from llmrs_cli.kernels.linear_small import Epilogue
@@ -31,19 +31,13 @@ class FixedProducts:
     gemm: Gemm
     """One that does not measure."""
     arena: Arena
-    head_arena: Arena
-
-    def logits(self, count: int, vocab: int) -> Array:
-        """(in_tiles(count), V) float32: what `norm_linear` writes logits to."""
-        return self.head_arena.take("logits", (in_tiles(count), vocab), cp.float32)
 
     def norm_linear(
-        self, epilogue: Epilogue, x: Array, norm: Any, eps: float, weight: CudaLinear, out: Array, rows: Array
+        self, epilogue: Epilogue, x: Array, norm: Any, eps: float, weight: CudaLinear, out: Array
     ) -> None:
-        """out = epilogue(linear(rms_norm(x))), of the tokens `rows` if given; `out` has whole tiles of tokens."""
-        count = len(x) if rows is None else len(rows)
-        normed = self.arena.take("normed", (in_tiles(count), x.shape[1]), cp.uint16)
-        rms_norm(self.device, weight.bf16, x, norm, eps, normed[:count], rows)
+        """out = epilogue(linear(rms_norm(x))); `x` and `out` have whole tiles of tokens."""
+        normed = self.arena.take("normed", x.shape, cp.uint16)
+        rms_norm(self.device, weight.bf16, x, norm, eps, normed)
         if epilogue == "silu":
             gate_up = self.arena.take("gate_up", (len(normed), weight.shape[0]), cp.uint16)
             self.linear(normed, weight, gate_up, weight.narrow_bias)

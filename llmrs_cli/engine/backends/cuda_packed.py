@@ -187,15 +187,14 @@ class PackedProducts:
         eps: float,
         weight: PackedLinear,
         out: Array,
-        rows: Array = None,
     ) -> None:
-        """out = epilogue(linear(rms_norm(x))): x (T, K) float32, of the tokens `rows` (M,) if given."""
+        """out = epilogue(linear(rms_norm(x))): x (M, K) float32."""
         m, k = len(out), x.shape[1]
         if m <= packed_small.MAX_TOKENS and self._norm_fits(weight, m):
-            self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps, rows=rows)
+            self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps)
             return
         values = self.arena.take("normed", (m, k), cp.uint16)
-        rms_norm(self.device, weight.bf16, x, norm, eps, values, rows)
+        rms_norm(self.device, weight.bf16, x, norm, eps, values)
         self.plain(epilogue, values, weight, out)
 
     def plain(

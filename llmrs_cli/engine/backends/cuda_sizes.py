@@ -23,14 +23,13 @@ DENSE_FORMS = ("float32", "float16", "bfloat16")
 
 def workspace_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
     """Everything but weights and KV blocks."""
-    return (
-        activation_bytes(model, padded(limits.tokens))
-        + row_bytes(limits)
-        + head_bytes(model, limits, multiprocessors)
-        + WORKSPACE
-        + SHARED_SUMS
-        + GRAPH_BYTES
-    )
+    return step_bytes(model, limits, multiprocessors) + row_bytes(limits) + WORKSPACE + GRAPH_BYTES
+
+
+def step_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
+    """Buffers of the largest step, body and head."""
+    body = activation_bytes(model, padded(limits.tokens))
+    return body + head_bytes(model, limits, multiprocessors) + SHARED_SUMS
 
 
 def activation_bytes(model: ModelSizes, tokens: int) -> int:
@@ -52,11 +51,13 @@ def row_bytes(limits: RowLimits) -> int:
 
 
 def head_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
-    """Logits of one slice of rows, twice where log-probabilities are asked for, and the sampler's scratch."""
+    """Logits of one slice of rows, twice where log-probabilities are asked for, what these rows take of the body, and the
+    sampler's scratch."""
     rows = min(limits.rows, HEAD_ROWS)
     blocks = sample.capacity_for(rows, model.vocab, multiprocessors)
     words = blocks * sample.PARTIAL_WORDS + rows * (sample.MEETING_WORDS + sample.LIST_WORDS)
-    return 2 * 4 * HEAD_ROWS * model.vocab + 4 * words
+    chosen = HEAD_ROWS * (4 * model.hidden + 2 * model.heads * model.head_dim)
+    return 2 * 4 * HEAD_ROWS * model.vocab + chosen + 4 * words
 
 
 def weight_bytes(shape: tuple[int, ...], form: str, nbytes: int) -> int:

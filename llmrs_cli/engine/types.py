@@ -8,10 +8,11 @@ where sampling parameters are validated, for the command line, batch rows and th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from itertools import chain
+from typing import NamedTuple, TypeVar
 
 from llmrs_cli.errors import RequestError
 
@@ -21,6 +22,7 @@ MAX_BIAS_ENTRIES = 1024
 BIAS_LIMIT = 100.0
 MAX_TEMPERATURE = 2.0
 MAX_SEED = 2**64
+Score = TypeVar("Score", "TokenLogprob", "TokenLogprob | None")
 
 
 class FinishReason(StrEnum):
@@ -146,7 +148,8 @@ class TokenEvent(NamedTuple):
     logprobs: tuple[TokenLogprob, ...] = ()
     """One per token, if the request asked for log-probabilities."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
-    """One per prompt token, None for the first; given once, with the first generated token."""
+    """One per prompt token, None for the first; given once, with the first generated token. What hands events on
+    may give them in several pieces (`split`)."""
     cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache."""
     finish: FinishReason | None = None
@@ -161,14 +164,47 @@ def joined(events: Sequence[TokenEvent]) -> TokenEvent:
     last = events[-1]
     if len(events) == 1:
         return last
-    prompts = (event.prompt_logprobs for event in events if event.prompt_logprobs is not None)
+    prompts = [event.prompt_logprobs for event in events if event.prompt_logprobs is not None]
     return TokenEvent(
         last.request_id,
         tuple(token for event in events for token in event.tokens),
         tuple(score for event in events for score in event.logprobs),
-        next(prompts, None),
+        tuple(chain.from_iterable(prompts)) if prompts else None,
         max(event.cached_tokens for event in events),
         last.finish,
         last.error,
         last.code,
     )
+
+
+def entries(event: TokenEvent) -> int:
+    """Log-probabilities that an event holds, those of alternatives included."""
+    if not event.logprobs and event.prompt_logprobs is None:
+        return 0
+    scores = chain(event.logprobs, event.prompt_logprobs or ())
+    return sum(1 + len(score.top) for score in scores if score is not None)
+
+
+def split(event: TokenEvent, most: int) -> Sequence[TokenEvent]:
+    """An event in pieces of at most `most` log-probabilities, or those of one token; `joined` undoes it.
+
+    The scores of the prompt come first. The last piece alone ends the request, and has its last token.
+    """
+    if entries(event) <= most:
+        return (event,)
+    bare = TokenEvent(event.request_id, cached_tokens=event.cached_tokens)
+    pieces = [bare._replace(prompt_logprobs=part) for part in _parts(event.prompt_logprobs or (), most)]
+    at = 0
+    for part in _parts(event.logprobs, most):
+        pieces.append(bare._replace(tokens=event.tokens[at : at + len(part)], logprobs=part))
+        at += len(part)
+    end = pieces.pop() if at else bare
+    tokens = end.tokens + event.tokens[at:]
+    return *pieces, event._replace(tokens=tokens, logprobs=end.logprobs, prompt_logprobs=None)
+
+
+def _parts(scores: tuple[Score, ...], most: int) -> Iterator[tuple[Score, ...]]:
+    """Scores of one request, which all have the same number of alternatives, in parts of so many entries."""
+    width = max((1 + len(score.top) for score in scores[-1:] if score is not None), default=1)
+    step = max(1, most // width)
+    return (scores[start : start + step] for start in range(0, len(scores), step))

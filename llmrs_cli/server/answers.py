@@ -1,7 +1,7 @@
 """Typed results to the bodies of a chat, whole or in chunks of a stream; and what all bodies share.
 
-A `ChatReply` is one response in the making. `take` is given the news of a choice and returns the chunks for
-a stream; `body` is the whole. Both come from the same parts, so they agree; a stream keeps none of them.
+A `ChatReply` is one response in the making. `take` is given the news of a choice; a stream gets chunks for them and
+keeps nothing, `body` is the whole. Both come from the same parts, so they agree.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llmrs_cli.engine.types import FinishReason
-from llmrs_cli.server.logprobs import chat_logprobs, prompt_logprobs
+from llmrs_cli.server.logprobs import ChatScores, chat_logprobs, prompt_logprobs
+from llmrs_cli.server.sse import JsonList
 from llmrs_cli.text.events import LogProb, TextEvent, Usage
 from llmrs_cli.text.reply import Part, ReplyParser
 from llmrs_cli.text.tools import ToolCall
@@ -86,15 +87,22 @@ class ChatReply:
         self._head, self._chunk_head = head.fields(), head.fields(".chunk")
         self._prompt_ids = prompt_ids
         self._logprobs = logprobs
+        self._prompt_scores: JsonList | None = None
         self._choices = [_ChatChoice(i, parser, one_call, whole) for i, parser in enumerate(parsers)]
 
     def take(self, index: int, event: TextEvent) -> list[dict[str, Any]]:
         """Chunks that tell of `event`; keeps what it holds. The prompt's index is always 0."""
         choice = self._choices[event.choice]
-        chunks = [] if choice.begun else [self._chunk(choice, {"role": "assistant", "content": ""})]
+        if event.prompt_logprobs and not event.choice:
+            self._prompt_scores = self._prompt_scores or JsonList()
+            self._prompt_scores.add(prompt_logprobs(event.prompt_logprobs))
+        begun = choice.begun
         delta, scores = choice.take(event)
+        if choice.whole:
+            return []
+        chunks = [] if begun else [self._chunk(choice, {"role": "assistant", "content": ""})]
         if delta or scores or (event.token_ids and self._prompt_ids is not None):
-            extra = self._extra(scores, event.token_ids)
+            extra = self._extra(chat_logprobs(scores), event.token_ids)
             chunks.append(self._chunk(choice, delta, extra))
         if event.finish_reason is not None:
             chunks.append(self._chunk(choice, {}, {"finish_reason": choice.finish_reason}))
@@ -104,17 +112,15 @@ class ChatReply:
         """The last chunk of a stream whose client asked for figures."""
         return {**self._chunk_head, "choices": [], **self._figures(usage, timings)}
 
-    def body(
-        self, usage: Usage, timings: Timings | None = None, scores: Sequence[LogProb | None] | None = None
-    ) -> dict[str, Any]:
-        """The whole response. `scores`: those of the prompt, if asked for."""
+    def body(self, usage: Usage, timings: Timings | None = None) -> dict[str, Any]:
+        """The whole response."""
         body = {
             **self._head,
             "choices": [self._choice_body(choice) for choice in self._choices],
             **self._figures(usage, timings),
         }
-        if scores is not None:
-            body["prompt_logprobs"] = prompt_logprobs(scores)
+        if self._prompt_scores is not None:
+            body["prompt_logprobs"] = self._prompt_scores
         if self._prompt_ids is not None:
             body["prompt_token_ids"] = list(self._prompt_ids)
         return body
@@ -127,11 +133,11 @@ class ChatReply:
             "index": choice.index,
             "message": choice.message(),
             "finish_reason": choice.finish_reason,
-            **self._extra(choice.logprobs, choice.token_ids),
+            **self._extra(choice.scores.whole(), choice.token_ids),
         }
 
-    def _extra(self, scores: Sequence[LogProb], token_ids: Sequence[int]) -> dict[str, Any]:
-        extra: dict[str, Any] = {"logprobs": chat_logprobs(scores) if self._logprobs else None}
+    def _extra(self, scores: dict[str, Any], token_ids: Sequence[int]) -> dict[str, Any]:
+        extra: dict[str, Any] = {"logprobs": scores if self._logprobs else None}
         if self._prompt_ids is not None:
             extra["token_ids"] = list(token_ids)
         return extra
@@ -152,12 +158,12 @@ class _ChatChoice:
     def __init__(self, index: int, parser: ReplyParser, one_call: bool, whole: bool) -> None:
         self.index = index
         self.begun = False
-        self.logprobs: list[LogProb] = []
+        self.scores = ChatScores()
         self.token_ids: list[int] = []
         self.finish_reason: str | None = None
         self._parser = parser
         self._one_call = one_call
-        self._whole = whole
+        self.whole = whole
         self._reasoning: list[str] = []
         self._content: list[str] = []
         self._calls: list[_Call] = []
@@ -169,8 +175,8 @@ class _ChatChoice:
     def take(self, event: TextEvent) -> tuple[dict[str, Any], Sequence[LogProb]]:
         """The delta and the scores of an event."""
         self.begun = True
-        if self._whole:
-            self.logprobs += event.logprobs
+        if self.whole:
+            self.scores.add(event.logprobs)
             self.token_ids += event.token_ids
         parts = [self._parser.push(event.text, event.token_ids)]
         if event.finish_reason is not None:
@@ -196,7 +202,7 @@ class _ChatChoice:
         reasoning = "".join(part.reasoning for part in parts)
         content = "".join(part.content for part in parts)
         calls = self._new_calls([call for part in parts for call in part.calls])
-        if self._whole:
+        if self.whole:
             self._reasoning += [reasoning] if reasoning else []
             self._content.append(content)
         delta: dict[str, Any] = {}

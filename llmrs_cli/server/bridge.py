@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import (
     Awaitable,
     Callable,
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from llmrs_cli.engine.types import TokenEvent, joined
+from llmrs_cli.engine.types import TokenEvent, entries, joined, split
 from llmrs_cli.server.faults import HttpError, overloaded
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.text.events import TextEvent, Usage
@@ -38,7 +39,11 @@ MAX_EVENTS = 256
 """Token events of one request that wait for its client one by one; then they become one for each choice."""
 MAX_UNREAD = 2**20
 """Bytes of a choice that may wait for its client, as `_bytes` estimates them. At this, and not at so many events,
-it is let go: eight choices at 3 ms a step make 256 events in a tenth of a second, less than a lost packet costs."""
+it is let go: eight choices at 3 ms a step make 256 events in a tenth of a second, less than a lost packet costs.
+Scores of a prompt come once, and are bounded as those of a request are (`budget`)."""
+PORTION = 512
+"""What is worked on at a turn, as `_work` counts it: two milliseconds or so."""
+EVENT_WORK = 16
 TOKEN_BYTES, SCORE_BYTES = 40, 120
 """What Python takes for a token, and for a token with its log-probability."""
 
@@ -53,7 +58,11 @@ class Answers:
     def __init__(self, patience: float, pace: Pace) -> None:
         """`patience`: seconds to wait for the next token; `pace`: when to work on those that came."""
         self._gathered: list[tuple[int, TokenEvent]] = []
+        self._pieces: deque[tuple[int, TokenEvent]] = deque()
+        """Of what had gathered: what is left to work on."""
         self._pace = pace
+        self.work = 0
+        """What has been worked on so far, as `_work` counts it."""
         self._arrived = asyncio.Event()
         self._overrun = False
         self._clock = Clock(patience, self._arrived.set)
@@ -72,22 +81,36 @@ class Answers:
         return all(generation.finished for generation in self.generations)
 
     async def news(self) -> list[News]:
-        """What has happened since the last time, as soon as there is something; nothing if all have ended.
+        """What has happened since the last time, as soon as there is something; nothing if all have ended. Of much
+        that has happened it is no more than a turn has time for.
 
         Raises LlmrsError if one ends by a fault, HttpError if nothing comes for too long, ClientGone if far
         more gathers than a client that reads would leave.
         """
         told: list[News] = []
         while not told and not self.finished:
-            if not self._gathered:
+            if not (self._pieces or self._gathered):
                 await self._wait()
             await self._pace.turn()
             self._arrived.clear()
             if self._overrun:
                 raise ClientGone
-            gathered, self._gathered = self._gathered, []
-            told = [news for item in _together(gathered) if (news := self._take(*item))]
+            told = [news for item in self._portion() if (news := self._take(*item))]
         return told
+
+    def _portion(self) -> list[tuple[int, TokenEvent]]:
+        """What to work on now."""
+        if not self._pieces:
+            gathered, self._gathered = self._gathered, []
+            self._pieces.extend(
+                (i, piece) for i, event in _together(gathered) for piece in split(event, PORTION)
+            )
+        portion, work = [], 0
+        while self._pieces and work < PORTION:
+            portion.append(self._pieces.popleft())
+            work += _work(portion[-1][1])
+        self.work += work
+        return portion
 
     def usage(self) -> Usage:
         """Tokens of all answers so far."""
@@ -232,8 +255,12 @@ def _together(gathered: Sequence[tuple[int, TokenEvent]]) -> Iterable[tuple[int,
     return [(index, joined(events)) for index, events in choices.values()]
 
 
+def _work(event: TokenEvent) -> int:
+    """How long an event takes, nearly, in times of a log-probability: some microseconds."""
+    return EVENT_WORK + len(event.tokens) + entries(event)
+
+
 def _bytes(event: TokenEvent) -> int:
     """What an event takes, nearly: its tokens, and their scores with the alternatives to each."""
-    scores = (event.logprobs, event.prompt_logprobs or ())
-    entries = sum(1 + len(score.top) for some in scores for score in some if score is not None)
-    return TOKEN_BYTES * len(event.tokens) + SCORE_BYTES * entries
+    scores = sum(1 + len(score.top) for score in event.logprobs)
+    return TOKEN_BYTES * len(event.tokens) + SCORE_BYTES * scores

@@ -10,9 +10,9 @@ from typing import Any
 
 from llmrs_cli.server.answers import ChatReply, Timings
 from llmrs_cli.server.bridge import Answers, News, Place
+from llmrs_cli.server.budget import within_budget, within_scores
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.fields import read_fields
-from llmrs_cli.server.kinds import refuse
 from llmrs_cli.server.schema import RENDER
 from llmrs_cli.server.service import salt_of
 from llmrs_cli.server.translate import (
@@ -20,7 +20,6 @@ from llmrs_cli.server.translate import (
     chat_request,
     continue_last,
     template_arguments,
-    within_budget,
 )
 from llmrs_cli.text.generate import Prompt, TextEngine
 from llmrs_cli.text.grammar import tool_calls
@@ -32,7 +31,7 @@ from llmrs_cli.text.tools import ToolParser, tool_parser
 async def chat_completions(exchange: Exchange) -> None:
     """Answer a conversation."""
     async with (
-        exchange.admitted(_read) as (request, place),
+        exchange.admitted(chat_request) as (request, place),
         conversation(exchange, request, place) as (prompt, parsers, answers),
     ):
         reply = ChatReply(
@@ -51,7 +50,7 @@ async def chat_completions(exchange: Exchange) -> None:
             return exchange.timings(answers) if request.delivery.timings else None
 
         def body() -> Any:
-            return reply.body(answers.usage(), timings(), answers.generations[0].prompt_logprobs)
+            return reply.body(answers.usage(), timings())
 
         def last() -> Sequence[Any]:
             return [reply.last_chunk(answers.usage(), timings())] if request.delivery.with_figures else []
@@ -60,13 +59,6 @@ async def chat_completions(exchange: Exchange) -> None:
             await exchange.stream(answers, take, last)
         else:
             await exchange.whole(answers, take, body)
-
-
-def _read(body: Any) -> ChatRequest:
-    request = chat_request(body)
-    if request.delivery.stream and request.options.prompt_logprobs is not None:
-        raise refuse("prompt_logprobs", "left out of a stream")
-    return request
 
 
 @asynccontextmanager
@@ -84,6 +76,7 @@ async def conversation(
     if options.grammar:
         await service.check_form(options.grammar, request.form_field)
     prompt = await service.in_thread(_render, engine, request)
+    options = within_scores(options, [len(prompt.ids)], engine.context)
     bound = bool(options.grammar)
     parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
     salt = salt_of(exchange.caller, request.salt)

@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ import msgspec
 
 from llmrs_cli.engine import EngineThread, FinishReason, Request, SamplingParams, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
+from llmrs_cli.engine.types import entries, split
 from llmrs_cli.engine.weights.small_head import open_model
 from llmrs_cli.errors import ExitCode, LlmrsError
 from llmrs_cli.server.wire import (
@@ -49,10 +50,12 @@ COMPILERS = 2
 """Threads that compile grammars."""
 PACE = 0.25
 """Seconds between two beats."""
+MOST = 2048
+"""Events and log-probabilities in a frame, about: who reads it has other things to do as well."""
 
 
 class Outbox:
-    """Sends messages in order from a thread of its own; events that gather meanwhile share a frame."""
+    """Sends messages in order from a thread of its own; events that gather meanwhile share a frame, or a few."""
 
     def __init__(self, pipe: BinaryIO) -> None:
         self._pipe = pipe
@@ -71,7 +74,7 @@ class Outbox:
             for batch in self._batches():
                 events = [item for item in batch if isinstance(item, TokenEvent)]
                 messages: list[FromEngine] = [item for item in batch if not isinstance(item, TokenEvent)]
-                self._pipe.write(b"".join(map(frame, [Events(events), *messages] if events else messages)))
+                self._pipe.write(b"".join(map(frame, [*_frames(events), *messages])))
                 self._pipe.flush()
         except OSError:
             os._exit(ExitCode.OK)  # the server is gone
@@ -84,6 +87,21 @@ class Outbox:
             yield [item for item in batch if item is not None]
             if None in batch:
                 return
+
+
+def _frames(events: Iterable[TokenEvent]) -> Iterator[Events]:
+    """Events as messages none of which is long, whatever they hold."""
+    held: list[TokenEvent] = []
+    size = 0
+    for event in events:
+        for piece in split(event, MOST):
+            held.append(piece)
+            size += 1 + entries(piece)
+            if size >= MOST:
+                yield Events(held)
+                held, size = [], 0
+    if held:
+        yield Events(held)
 
 
 class Desk:

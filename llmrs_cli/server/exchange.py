@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,16 +12,18 @@ from typing import Any, TypeVar
 from llmrs_cli.engine.types import FinishReason
 from llmrs_cli.server.bridge import Answers, ClientGone, News, Place, while_connected
 from llmrs_cli.server.faults import HttpError, as_http, unavailable
-from llmrs_cli.server.security import CLOSE, Receive, Scope, Send, send_json
+from llmrs_cli.server.security import CLOSE, Message, Receive, Scope, Send, send_json
 from llmrs_cli.server.service import Service
 from llmrs_cli.server.settings import BODY_SECONDS, STALL_SECONDS
-from llmrs_cli.server.sse import DONE, decode_body, encode, event
+from llmrs_cli.server.sse import DONE, decode_body, encode_parts, event
 
 T = TypeVar("T")
 LARGE = 8 * 1024
 """Bytes of a body that is not read in the event loop; this many take two milliseconds at worst."""
-FEW_TOKENS = 256
-"""An answer of more is not written in the event loop: with twenty alternatives to each, these take ten milliseconds."""
+LITTLE = 8 * 1024
+"""An answer of more than so much work is not written in the event loop; much of it has been written before."""
+PIECE = 256 * 1024
+"""Bytes of a whole response that are sent at a time, or as many as a part of it has."""
 Chunks = Callable[[News], Sequence[Any]]
 """What a stream tells of some news."""
 
@@ -106,11 +108,16 @@ class Exchange:
         await send_json(self._send, 200, body)
 
     async def text(self, data: bytes, kind: str, *more: tuple[str, str]) -> None:
-        """A whole response that is no JSON, with `more` headers."""
-        fields = [("content-type", kind), ("content-length", str(len(data))), *more]
+        """A whole response of any kind, with `more` headers."""
+        await self._whole([data], kind, *more)
+
+    async def _whole(self, parts: Sequence[bytes], kind: str, *more: tuple[str, str]) -> None:
+        """The same, of a body in parts. A client that does not read it is let go."""
+        fields = [("content-type", kind), ("content-length", str(sum(map(len, parts)))), *more]
         headers = [(name.encode(), value.encode()) for name, value in fields]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": data})
+        await self._tell_in_time({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece, more_body in _pieces(parts):
+            await self._tell_in_time({"type": "http.response.body", "body": piece, "more_body": more_body})
 
     async def whole(self, answers: Answers, take: Chunks, body: Callable[[], Any]) -> None:
         """Gather everything, then send it; ends at once if the client leaves."""
@@ -121,12 +128,13 @@ class Exchange:
                 for news in batch:
                     take(news)
 
-        def write() -> bytes:
-            return encode(body())
+        def write() -> list[bytes]:
+            return encode_parts(body())
 
         await while_connected(self._receive, gather())
-        few = answers.usage().completion_tokens <= FEW_TOKENS
-        await self.text(write() if few else await self.service.in_thread(write), "application/json")
+        little = answers.work <= LITTLE
+        parts = write() if little else await self.service.in_thread(write)
+        await self._whole(parts, "application/json")
 
     async def stream(
         self,
@@ -159,10 +167,14 @@ class Exchange:
     async def _write(self, data: bytes, *, more: bool = True) -> None:
         if more and (not data or (self._started and self._put(data))):
             return
+        await self._begin()
+        await self._tell_in_time({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _tell_in_time(self, message: Message) -> None:
+        """Send a part of the response. Raises ClientGone if nobody reads it."""
         try:
             async with asyncio.timeout(STALL_SECONDS):
-                await self._begin()
-                await self._send({"type": "http.response.body", "body": data, "more_body": more})
+                await self._send(message)
         except TimeoutError:
             self._scope["state"]["abort"]()
             raise ClientGone from None
@@ -171,7 +183,7 @@ class Exchange:
         if not self._started:
             self._started = True
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._tell_in_time({"type": "http.response.start", "status": 200, "headers": headers})
 
     def timings(self, answers: Answers) -> dict[str, float | None]:
         """Seconds from the request's arrival; tokens a second after the first, None if all came at once."""
@@ -210,3 +222,16 @@ class Exchange:
 
 def _cannot_put(data: bytes) -> bool:
     return False
+
+
+def _pieces(parts: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Parts of a body, small ones together, each with whether there are more."""
+    held: list[bytes] = []
+    size = 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= PIECE:
+            yield b"".join(held), True
+            held, size = [], 0
+    yield b"".join(held), False

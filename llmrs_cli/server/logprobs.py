@@ -1,4 +1,8 @@
-"""Log-probabilities as OpenAI's two endpoints write them; JSON has no infinity, so there is a floor."""
+"""Log-probabilities as OpenAI's two endpoints write them; JSON has no infinity, so there is a floor.
+
+The functions take the scores of some tokens. What a whole body needs is put together of such parts by `ChatScores`
+and `CompletionScores`, each of which is written when it comes.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from llmrs_cli.server.sse import JsonList
 from llmrs_cli.text.events import LogProb
 
 FLOOR = -9999.0
@@ -19,12 +24,26 @@ def finite(logprob: float) -> float:
 
 def chat_logprobs(scores: Sequence[LogProb]) -> dict[str, Any]:
     """The `logprobs` of a chat's choice: a list, in which alternatives may have equal texts."""
-    return {
-        "content": [
-            {**_entry(score), "top_logprobs": [_entry(other) for other in score.top]} for score in scores
-        ],
-        "refusal": None,
-    }
+    return {"content": _content(scores), "refusal": None}
+
+
+def _content(scores: Sequence[LogProb]) -> list[dict[str, Any]]:
+    return [{**_entry(score), "top_logprobs": [_entry(other) for other in score.top]} for score in scores]
+
+
+class ChatScores:
+    """The `logprobs` of a chat's choice as they grow."""
+
+    def __init__(self) -> None:
+        self._content = JsonList()
+
+    def add(self, scores: Sequence[LogProb]) -> None:
+        """Scores of the next tokens."""
+        self._content.add(_content(scores))
+
+    def whole(self) -> dict[str, Any]:
+        """What `chat_logprobs` gives for all of them."""
+        return {"content": self._content, "refusal": None}
 
 
 def completion_logprobs(scores: Sequence[LogProb], offset: int = 0) -> dict[str, Any]:
@@ -43,6 +62,29 @@ def completion_logprobs(scores: Sequence[LogProb], offset: int = 0) -> dict[str,
         "top_logprobs": [None if math.isnan(score.logprob) else _alternatives(score) for score in scores],
         "text_offset": offsets,
     }
+
+
+class CompletionScores:
+    """The `logprobs` of a completion's choice as they grow."""
+
+    def __init__(self) -> None:
+        self._offset = 0
+        self._lists: dict[str, JsonList] = {name: JsonList() for name in completion_logprobs(())}
+
+    def part(self, scores: Sequence[LogProb]) -> dict[str, Any]:
+        """Scores of the next tokens as a stream tells them; nothing is kept but their length."""
+        told = completion_logprobs(scores, self._offset)
+        self._offset += sum(len(score.text) for score in scores)
+        return told
+
+    def add(self, scores: Sequence[LogProb]) -> None:
+        """Scores of the next tokens, for the whole."""
+        for name, items in self.part(scores).items():
+            self._lists[name].add(items)
+
+    def whole(self) -> dict[str, Any]:
+        """What `completion_logprobs` gives for all of them."""
+        return dict(self._lists)
 
 
 def prompt_logprobs(scores: Sequence[LogProb | None]) -> list[Any]:

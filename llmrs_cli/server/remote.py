@@ -28,6 +28,7 @@ from llmrs_cli.errors import (
     RequestError,
     UsageError,
 )
+from llmrs_cli.server.pace import Pace
 from llmrs_cli.server.wire import (
     HEADER,
     Abort,
@@ -78,6 +79,7 @@ class RemoteEngine:
         """When the engine was last seen to move, or to have nothing to do."""
         self._computed = 0.0
         self._tasks: list[asyncio.Task[None]] = []
+        self._pace = Pace()
 
     @classmethod
     async def start(
@@ -189,6 +191,7 @@ class RemoteEngine:
     async def _listen(self) -> None:
         try:
             while True:
+                await self._pace.turn()  # a pipe that is always full must not keep the loop
                 match await self._receive():
                     case Events(events):
                         self._moved = time.monotonic()

@@ -1,4 +1,4 @@
-"""JSON on its way in and out: strict decoding of bodies, encoding, and server-sent events.
+"""JSON on its way in and out: strict decoding of bodies, encoding, long lists, and server-sent events.
 
 An event is one `data:` line and a blank line. Characters at which some readers split lines (U+2028,
 U+2029, U+0085) are escaped, so that no reader sees half a document.
@@ -6,6 +6,8 @@ U+2029, U+0085) are escaped, so that no reader sees half a document.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -40,6 +42,37 @@ def encode(value: Any) -> bytes:
         if character in data:
             data = data.replace(character, escape)
     return data
+
+
+class JsonList:
+    """A list that is written as its items come; it stands as a value in what `encode_parts` takes."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = [b"["]
+
+    def add(self, items: Sequence[Any]) -> None:
+        """More items."""
+        if items:
+            comma = b"," if len(self.parts) > 1 else b""
+            self.parts.append(comma + encode(items)[1:-1])
+
+
+def encode_parts(value: Any) -> list[bytes]:
+    """What `encode` gives, in parts: lists that were written before are not even copied, however long they are."""
+    match value:
+        case JsonList():
+            return [*value.parts, b"]"]
+        case dict():
+            heads = [b"%b%b:" % (b"," if i else b"{", encode(name)) for i, name in enumerate(value)]
+            pairs = zip(heads, value.values(), strict=True)
+            return [part for head, item in pairs for part in (head, *encode_parts(item))] + [
+                b"}" if value else b"{}"
+            ]
+        case [dict(), *_]:
+            items = [(b"," if i else b"[", *encode_parts(item)) for i, item in enumerate(value)]
+            return [*chain.from_iterable(items), b"]"]
+        case _:
+            return [encode(value)]
 
 
 def event(value: Any, name: str | None = None) -> bytes:

@@ -14,13 +14,11 @@ from llmrs_cli.errors import RequestError
 from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.forms import asked_form
 from llmrs_cli.server.kinds import refuse
-from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPTS
+from llmrs_cli.server.schema import CHAT, COMPLETION, MAX_PROMPT_LOGPROBS, MAX_PROMPTS
 from llmrs_cli.text.generate import GenerateOptions
 
 TEMPLATE_ARGUMENTS = ("enable_thinking", "thinking", "date_string", "tools_in_user_message", "add_vision_id")
 """Variables of published templates that a client may set."""
-CONTEXTS = 4
-"""Choices times tokens may fill so many contexts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +128,11 @@ def completion_request(body: Any) -> CompletionRequest:
     if given.get("best_of", options.n) != options.n:
         raise RequestError("best_of must equal n.", code="unsupported", param="best_of")
     logprobs = given.get("logprobs")
+    if echo and options.prompt_logprobs is not None:
+        raise refuse("prompt_logprobs", "left out where echo is true, which scores the prompt with logprobs")
     if echo and logprobs is not None:
+        if logprobs > MAX_PROMPT_LOGPROBS:
+            raise refuse("logprobs", f"at most {MAX_PROMPT_LOGPROBS} where echo is true")
         options = replace(options, prompt_logprobs=logprobs)
     return CompletionRequest(
         prompts=prompts,
@@ -143,25 +145,6 @@ def completion_request(body: Any) -> CompletionRequest:
         form_field=form.field,
         salt=given.get("cache_salt", ""),
     )
-
-
-def within_budget(options: GenerateOptions, context: int) -> GenerateOptions:
-    """Options whose choices together may take no more than a few contexts.
-
-    An absent max_tokens is lowered to that; one that was given and asks for more raises RequestError.
-    """
-    most = CONTEXTS * context // options.n
-    if most >= context:
-        return options
-    if options.max_tokens is None:
-        return replace(options, max_tokens=most)
-    if min(options.max_tokens, context) > most:
-        raise RequestError(
-            f"n times max_tokens must be at most {CONTEXTS * context}.",
-            code="invalid_value",
-            param="max_tokens",
-        )
-    return options
 
 
 def continue_last(given: Mapping[str, Any]) -> bool:
@@ -208,6 +191,8 @@ def _delivery(given: Mapping[str, Any]) -> Delivery:
     stream: bool = given.get("stream", False)
     if "stream_options" in given and not stream:
         raise refuse("stream_options", "left out unless stream is true")
+    if stream and "prompt_logprobs" in given:
+        raise refuse("prompt_logprobs", "left out of a stream")
     usage = given.get("stream_options", {}).get("include_usage", False)
     return Delivery(stream, usage, given.get("return_token_ids", False), given.get("timings", False))
 

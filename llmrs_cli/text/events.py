@@ -50,6 +50,8 @@ class TextEvent(NamedTuple):
     """On the last event of the choice."""
     usage: Usage | None = None
     """On the last event of the last choice."""
+    prompt_logprobs: tuple[LogProb | None, ...] = ()
+    """Those of the next prompt tokens, None for the first, if asked for: all at once, or in several events."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,7 +81,9 @@ class Generation:
             for request, decoder in zip(requests, decoders, strict=True)
         }
         self.prompt_logprobs: tuple[LogProb | None, ...] | None = None
-        """One per prompt token, None for the first; there with the first event, if asked for."""
+        """One per prompt token, None for the first; there with the first event, if asked for and if it `keeps`
+        scores. All choices have the same."""
+        self._keeps, self._first = keeps, first.choice
         self._error: LlmrsError | None = None
         self._left = len(requests)
         """Choices that have not ended."""
@@ -146,10 +148,11 @@ class Generation:
             choice.finish = FinishReason.ERROR
             self._left -= 1
             raise self._engine.fault or GenerationError(event.error or "The request failed.", code=event.code)
-        if event.prompt_logprobs is not None:
-            self.prompt_logprobs = tuple(
-                None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs
-            )
+        scores = tuple(
+            None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs or ()
+        )
+        if self._keeps and scores and choice.number == self._first:
+            self.prompt_logprobs = (*(self.prompt_logprobs or ()), *scores)
         text, taken = choice.take(event)
         logprobs = tuple(named(score, self._tokenizer) for score in event.logprobs[:taken])
         choice.keep(logprobs)
@@ -164,6 +167,7 @@ class Generation:
             logprobs=logprobs,
             finish_reason=choice.finish,
             usage=None if self._left else self.usage(),
+            prompt_logprobs=scores,
         )
 
 

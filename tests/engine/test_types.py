@@ -23,7 +23,9 @@ from llmrs_cli.engine.types import (
     TokenEvent,
     TokenLogprob,
     check_params,
+    entries,
     joined,
+    split,
 )
 from llmrs_cli.errors import ContextLengthError, ExitCode, RequestError, UsageError
 
@@ -227,6 +229,20 @@ def test_scores_of_a_prompt_are_kept_from_whichever_event_has_them() -> None:
     first = TokenEvent("r", (1,), prompt_logprobs=scores)
     assert joined([first, TokenEvent("r", (2,))]).prompt_logprobs == scores
     assert joined([TokenEvent("r"), TokenEvent("r", (2,))]).prompt_logprobs is None
+
+
+@given(EVENTS, st.integers(0, 40), st.integers(0, 4), st.integers(1, 30))
+def test_an_event_in_pieces_is_the_event(
+    events: list[TokenEvent], length: int, width: int, most: int
+) -> None:
+    top = tuple((token, -2.0) for token in range(width))
+    prompt = (None, *(TokenLogprob(token, -1.0, top) for token in range(length)))
+    event = joined(events)._replace(prompt_logprobs=prompt, finish=FinishReason.STOP)
+    pieces = split(event, most)
+    assert joined(pieces) == event
+    assert [piece.finish for piece in pieces] == [None] * (len(pieces) - 1) + [FinishReason.STOP]
+    assert pieces[-1].tokens[-1:] == event.tokens[-1:]
+    assert all(entries(piece) <= max(most, 1 + width) for piece in pieces)
 
 
 def test_one_event_is_itself() -> None:

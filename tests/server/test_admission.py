@@ -11,7 +11,7 @@ import pytest
 
 from llmrs_cli.server import connections, exchange
 from llmrs_cli.server.service import Phase
-from llmrs_cli.server.sse import encode
+from llmrs_cli.server.sse import encode_parts
 from tests.helpers.bench import Bench, Client, Message
 from tests.helpers.byte_tokenizer import byte_ids
 from tests.helpers.fake_engine import reply
@@ -121,15 +121,15 @@ def test_a_large_body_is_read_beside_the_event_loop(size: int, monkeypatch: pyte
     assert names[0].startswith("llmrs-text") == (size > exchange.LARGE)
 
 
-@pytest.mark.parametrize("tokens", [5, exchange.FEW_TOKENS + 1])
+@pytest.mark.parametrize("tokens", [5, exchange.LITTLE + 1])
 def test_a_long_answer_is_written_beside_the_event_loop(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     names = []
 
-    def note(value: Any) -> bytes:
+    def note(value: Any) -> list[bytes]:
         names.append(threading.current_thread().name)
-        return encode(value)
+        return encode_parts(value)
 
-    monkeypatch.setattr(exchange, "encode", note)
+    monkeypatch.setattr(exchange, "encode_parts", note)
 
     async def scene() -> Client:
         client = Client(body())
@@ -138,7 +138,7 @@ def test_a_long_answer_is_written_beside_the_event_loop(tokens: int, monkeypatch
 
     client = asyncio.run(scene())
     assert client.json["choices"][0]["text"] == "h" * tokens
-    assert [name.startswith("llmrs-text") for name in names] == [tokens > exchange.FEW_TOKENS]
+    assert [name.startswith("llmrs-text") for name in names] == [tokens > exchange.LITTLE]
 
 
 # -- what a client sees that sends first and reads then ---------------------------------------------------

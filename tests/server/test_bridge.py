@@ -59,6 +59,45 @@ def test_however_events_gather_the_same_is_told(rounds: list[tuple[int, ...]], d
         asyncio.run(scene(patched))
 
 
+@given(st.integers(1, 40), st.integers(0, 400), st.integers(0, 20), st.integers(1, 3))
+@settings(max_examples=30)
+def test_however_much_has_come_a_turn_works_on_little(tokens: int, prompt: int, width: int, n: int) -> None:
+    """Scores of a long prompt, and of tokens that gathered: each piece is small, and together they are all."""
+
+    def score(token: int) -> TokenLogprob:
+        return TokenLogprob(token, -1.0, tuple((token + k, -1.0 - k) for k in range(width)))
+
+    def scored(request: Request) -> Iterator[TokenEvent]:
+        scores = (None, *map(score, range(prompt)))
+        yield TokenEvent(request.id, (5,), (score(5),), scores)
+        for i in range(tokens):
+            last = FinishReason.LENGTH if i == tokens - 1 else None
+            yield TokenEvent(request.id, (i,), (score(i),), finish=last)
+
+    async def scene() -> None:
+        bench = Bench(scored)
+        answers = Answers(60.0, Pace())
+        options = GenerateOptions(max_tokens=60, n=n, logprobs=width, prompt_logprobs=width)
+        answers.begin(bench.service.engine, [1, 2], options, "")
+        drawn: dict[int, list[int]] = {}
+        read: dict[int, list[int | None]] = {}
+        while batch := await answers.news():
+            scores = [score for _, event in batch for score in (*event.logprobs, *event.prompt_logprobs)]
+            assert sum(1 + len(score.top) for score in scores if score) <= 2 * bridge.PORTION
+            for _, event in batch:
+                assert [score.token for score in event.logprobs] == list(event.token_ids)
+                drawn.setdefault(event.choice, []).extend(event.token_ids)
+                read.setdefault(event.choice, []).extend(
+                    None if score is None else score.token for score in event.prompt_logprobs
+                )
+        assert answers.finished
+        assert drawn == {choice: [5, *range(tokens)] for choice in range(n)}
+        assert read == {choice: [None, *range(prompt)] for choice in range(n)}
+        answers.cancel()
+
+    asyncio.run(scene())
+
+
 def unread(events: int, alternatives: int | None) -> tuple[bool, int]:
     """An answer of so many tokens that nobody reads: whether it was ended, and bytes that were held for it."""
 
@@ -87,7 +126,10 @@ def unread(events: int, alternatives: int | None) -> tuple[bool, int]:
             with pytest.raises(ClientGone):
                 await answers.news()
         else:
-            assert sum(len(event.token_ids) for _, event in await answers.news()) == events
+            told = 0
+            while batch := await answers.news():
+                told += sum(len(event.token_ids) for _, event in batch)
+            assert told == events
         answers.cancel()
         return gone, held
 

@@ -10,9 +10,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmrs_cli.engine.types import FinishReason, Request, SamplingParams, TokenEvent
+from llmrs_cli.engine.types import (
+    FinishReason,
+    Request,
+    SamplingParams,
+    TokenEvent,
+    TokenLogprob,
+    entries,
+    joined,
+)
 from llmrs_cli.errors import RequestError
-from llmrs_cli.server import wire
+from llmrs_cli.server import child, wire
 from llmrs_cli.server.child import Desk, Outbox
 from tests.helpers.served import wait_until
 
@@ -67,6 +75,26 @@ def test_closing_sends_what_is_left() -> None:
     outbox.close()
     sent = [event for message in messages(pipe.getvalue()) for event in message.events]
     assert [event.tokens for event in sent] == [(number,) for number in range(100)]
+
+
+def test_no_frame_is_long_whatever_the_events_hold() -> None:
+    pipe = Pipe()
+    outbox = Outbox(pipe)
+    outbox.put(wire.Progress(1, 2))
+    pipe.begun.wait()  # the rest gathers
+    score = TokenLogprob(7, -1.0, tuple((token, -2.0) for token in range(5)))
+    event = TokenEvent("a", (1,), (score,), (None, *[score] * 3000))
+    small = [TokenEvent("b", (number,)) for number in range(5000)]
+    for each in (event, *small):
+        outbox.put(each)
+    pipe.open.set()
+    outbox.close()
+    frames = [message.events for message in messages(pipe.getvalue()) if isinstance(message, wire.Events)]
+    assert len(frames) > 5
+    assert all(sum(1 + entries(event) for event in frame) <= 2 * child.MOST for frame in frames)
+    came = [event for frame in frames for event in frame]
+    assert [event for event in came if event.request_id == "b"] == small
+    assert joined([event for event in came if event.request_id == "a"]) == event
 
 
 class Engine:

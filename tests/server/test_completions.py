@@ -69,6 +69,26 @@ def test_an_echo_stands_before_the_answer(server: Served) -> None:
         assert [one for part in told for one in part[name]] == scores[name]
 
 
+def test_scores_of_a_long_echo_come_in_pieces_that_make_the_whole(server: Served) -> None:
+    prompt, fields = "0123456789" * 40 + "L", {"echo": True, "logprobs": 5, "max_tokens": 3}
+    whole = ask(server, prompt=prompt, **fields).json["choices"][0]
+    events = ask(server, prompt=prompt, **fields, stream=True).events
+    choices = [choice for event in events for choice in event["choices"]]
+    assert max(len(choice["logprobs"]["tokens"]) for choice in choices) < 200
+    assert "".join(choice["text"] for choice in choices) == whole["text"] == prompt + "xyx"
+    for name, items in whole["logprobs"].items():
+        assert [item for choice in choices for item in choice["logprobs"][name]] == items
+
+
+def test_the_ids_of_a_prompt_are_told_once_a_choice(server: Served) -> None:
+    body = {"prompt": "say L", "n": 2, "max_tokens": 5, "return_token_ids": True}
+    events = ask(server, **body, stream=True).events
+    told = [choice.get("prompt_token_ids") for event in events for choice in event["choices"]]
+    assert [ids for ids in told if ids] == [byte_ids("say L")] * 2
+    for choice in ask(server, **body).json["choices"]:
+        assert choice["prompt_token_ids"] == byte_ids("say L")
+
+
 def test_a_cached_prompt_is_scored_alike(server: Served) -> None:
     body = {"prompt": "0123456789" * 6 + "L", "echo": True, "logprobs": 1, "max_tokens": 1}
     first = ask(server, **body).json["choices"][0]["logprobs"]

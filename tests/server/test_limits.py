@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmrs_cli.engine import types
-from llmrs_cli.server import bridge, schema, settings, sse, translate
+from llmrs_cli.server import bridge, budget, schema, settings, sse
 from llmrs_cli.text import grammar, grammar_child, sandbox
 
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text("utf-8")
@@ -20,9 +20,10 @@ HOLD = (
     f" within {settings.HEADER_SECONDS:g} s |",
     f"| {settings.MAX_CONNECTIONS:,}; {DEFAULTS.queue} |",
     f"| {schema.MAX_CHOICES}; {schema.MAX_PROMPTS} |",
-    f"| choices times tokens | {translate.CONTEXTS} contexts |",
+    f"| prompts times choices times tokens | {budget.CONTEXTS} contexts |",
     f"| stop strings | {schema.MAX_STOPS} of {schema.MAX_STOP_LENGTH} characters |",
     f"| {types.MAX_LOGPROBS}; {schema.MAX_PROMPT_LOGPROBS} |",
+    f"| log-probabilities of a request, its prompts' too | {budget.MAX_SCORES:,} |",
     f"| biases | {types.MAX_BIAS_ENTRIES:,}, from -{types.BIAS_LIMIT:g} to {types.BIAS_LIMIT:g} |",
     f"| {schema.MAX_MESSAGES:,}; {schema.MAX_TOOLS} |",
     f"| schema | {grammar.MAX_SCHEMA // KIB} KiB, nested {grammar.MAX_SCHEMA_DEPTH} deep,"

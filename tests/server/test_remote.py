@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from llmrs_cli.engine.limits import EngineLimits
 from llmrs_cli.engine.types import FinishReason, Request, SamplingParams, TokenEvent, TokenLogprob
 from llmrs_cli.errors import DoesNotFitError, EngineFault, ModelError, RequestError
-from llmrs_cli.server import wire
+from llmrs_cli.server import pace, wire
 from llmrs_cli.server.remote import RemoteEngine
 
 READY = """
@@ -74,6 +74,38 @@ async def start(script: str, tmp_path: Path, watchdog: float = 60.0) -> RemoteEn
     file.write_text(script)
     command = (sys.executable, str(file))
     return await RemoteEngine.start(tmp_path, device="x", command=command, watchdog=watchdog)
+
+
+def test_a_pipe_that_is_always_full_leaves_the_loop_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frames = 200
+    told = f"""
+inbox.read(4)
+event = TokenEvent("a", (1,))
+out.write(b"".join(frame(Events([event])) for _ in range({frames})) + frame(Events([event._replace(finish="stop")])))
+time.sleep(60)
+"""
+    monkeypatch.setattr(pace, "SLICE", 0.0)
+
+    async def scene() -> int:
+        engine = await start(READY + "from llmrs_cli.engine.types import TokenEvent" + told, tmp_path)
+        rounds, ended = 0, asyncio.Event()
+        at: list[int] = []
+
+        def sink(event: TokenEvent) -> None:
+            at.append(rounds)
+            if event.finish is not None:
+                ended.set()
+
+        engine.submit(ASK, sink)
+        while not ended.is_set():
+            rounds += 1
+            await asyncio.sleep(0)
+        engine.close()
+        return at[-1] - at[0]
+
+    assert asyncio.run(scene()) >= frames // 2
 
 
 async def asked(engine: RemoteEngine) -> TokenEvent:

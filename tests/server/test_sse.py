@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.errors import RequestError
-from llmrs_cli.server.sse import MAX_DEPTH, decode_body, encode, event
+from llmrs_cli.server.sse import MAX_DEPTH, JsonList, decode_body, encode, encode_parts, event
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(max_size=8),
@@ -24,6 +24,20 @@ def test_what_is_written_reads_back_and_has_no_line_ends(value: Any) -> None:
     text = encode(value).decode()
     assert json.loads(text) == value
     assert len(text.splitlines()) == 1
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), values, max_size=3),
+    st.lists(st.lists(values, max_size=3), max_size=4),
+)
+def test_a_list_that_was_written_as_it_grew_reads_as_any_other(rest: Any, growth: list[list[Any]]) -> None:
+    grown = JsonList()
+    for items in growth:
+        grown.add(items)
+    told = {**rest, "choices": [{"list": grown, "a": 1}, {"list": grown}], "empty": {}}
+    plain = [item for items in growth for item in items]
+    same = {**rest, "choices": [{"list": plain, "a": 1}, {"list": plain}], "empty": {}}
+    assert b"".join(encode_parts(told)) == encode(same)
 
 
 @given(values)

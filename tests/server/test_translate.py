@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmrs_cli.errors import RequestError
-from llmrs_cli.server.translate import chat_request, completion_request, within_budget
+from llmrs_cli.server.translate import chat_request, completion_request
 from llmrs_cli.text.generate import GenerateOptions
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -78,9 +78,16 @@ def test_an_echo_is_scored_as_the_answer_is() -> None:
     assert (request.only_prompt, request.options.max_tokens) == (True, 1)
 
 
-def test_choices_share_four_contexts() -> None:
-    assert within_budget(GenerateOptions(n=8), 100).max_tokens == 50
-    assert within_budget(GenerateOptions(n=4), 100).max_tokens is None
-    assert within_budget(GenerateOptions(n=4, max_tokens=10**9), 100).max_tokens == 10**9
-    with pytest.raises(RequestError, match="400"):
-        within_budget(GenerateOptions(n=8, max_tokens=51), 100)
+def test_an_echo_scores_its_prompt_within_the_limit_of_prompts_and_alone() -> None:
+    with pytest.raises(RequestError, match="at most 5 where echo is true"):
+        completion_request({"prompt": "a", "echo": True, "logprobs": 6})
+    assert completion_request({"prompt": "a", "logprobs": 6}).options.logprobs == 6
+    with pytest.raises(RequestError, match="left out where echo is true"):
+        completion_request({"prompt": "a", "echo": True, "prompt_logprobs": 1})
+
+
+@pytest.mark.parametrize("read", [chat, lambda **given: completion_request({"prompt": "a", **given})])
+def test_a_stream_has_no_room_for_scores_of_the_prompt(read: Any) -> None:
+    assert read(prompt_logprobs=1).options.prompt_logprobs == 1
+    with pytest.raises(RequestError, match="left out of a stream"):
+        read(prompt_logprobs=1, stream=True)

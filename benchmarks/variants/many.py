@@ -52,7 +52,7 @@ class Product:
 
     def candidates(self, multiprocessors: int, every: bool) -> list[ManyPlan]:
         """The plans that are tried, the cheapest by the guess first."""
-        tiles = sorted(plans(self.m, self.n, self.epilogue, multiprocessors), key=self.cost)
+        tiles = sorted(plans(self.m, self.n, multiprocessors), key=self.cost)
         chosen = tiles if every else tiles[:TILES]
         for tile in tiles[:VARIED]:
             chosen += [replace(tile, lag=lag) for lag in LAGS if lag != USUAL_LAG]

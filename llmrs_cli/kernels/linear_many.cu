@@ -53,7 +53,8 @@ constexpr int X_BYTES = TOKENS * 128, W_BYTES = ROWS * 128, STAGE_BYTES = X_BYTE
 constexpr int TOGETHER_TOKENS = PAIR == SAME_ROWS ? 2 * TOKENS : TOKENS;  // of a cluster's tiles
 constexpr int TOGETHER_ROWS = PAIR == SAME_TOKENS ? 2 * ROWS : ROWS;
 // What the copying warps can spare, shared out.
-constexpr int COPYING = 32, LAUNCHED = 65536 / (WARPS * 32) / 8 * 8, SPARED = (LAUNCHED * (GROUPS + 1) - COPYING) / GROUPS / 8 * 8;
+constexpr int COPYING = 32, LAUNCHED = 65536 / (WARPS * 32) / 8 * 8;
+constexpr int SPARED = (LAUNCHED * (GROUPS + 1) - COPYING) / GROUPS / 8 * 8;
 constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
 static_assert(LAG < STAGES, "a warpgroup that is ahead needs a stage that the others have not left");
 

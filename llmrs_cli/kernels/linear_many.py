@@ -69,12 +69,8 @@ def linear_many(
     (m, k), n = x.shape, weight.shape[0]
     if k % 8 or n % 16 or weight.shape[1] != k:
         raise EngineFault(f"linear_many cannot serve {m} tokens of {tuple(weight.shape)}.")
-    if (
-        not plan.suits(epilogue)
-        or plan.blocks % plan.cluster
-        or plan.blocks > plan.items(m, n) * plan.cluster
-    ):
-        raise EngineFault(f"linear_many has no {epilogue} of {m} tokens of {tuple(weight.shape)} in {plan}.")
+    if plan.blocks % plan.cluster or plan.blocks > plan.items(m, n) * plan.cluster:
+        raise EngineFault(f"linear_many has no place for {m} tokens of {tuple(weight.shape)} in {plan}.")
     columns = n // 2 if epilogue == "silu" else n
     _check("weight", weight, (n, k), 2)
     _check("x", x, (m, k), 2)

@@ -113,14 +113,11 @@ class ManyPlan:
         """Likewise."""
         return self.tokens // 2 if self.shared == "tokens" else self.tokens
 
-    def suits(self, epilogue: ManyEpilogue) -> bool:
-        """Whether what a tile leaves of a token fills lines of 32 bytes."""
-        return self.rows % (32 if epilogue == "silu" else 16) == 0
-
     def width(self, epilogue: ManyEpilogue) -> int:
-        """Columns of a box of results, whose lines are the longest of which a tile's are a multiple."""
-        size, left = 4 if epilogue == "add" else 2, self.rows // 2 if epilogue == "silu" else self.rows
-        return next(line for line in (128, 64, 32) if left * size % line == 0) // size
+        """Columns of a box of results, in long lines; what is added fills boxes, the others may lie across each other."""
+        if epilogue == "add":
+            return 32 if self.rows % 32 == 0 else 16
+        return 64 if self.rows >= (128 if epilogue == "silu" else 64) else 32
 
     def items(self, m: int, n: int) -> int:
         """Tiles of a cluster for M tokens and N rows."""
@@ -140,14 +137,12 @@ def spread(
     return ManyPlan(clusters * plan.cluster, *tile, shared, lag, ceil_div(down, bands))
 
 
-def plans(
-    m: int, n: int, epilogue: ManyEpilogue, multiprocessors: int, lags: Iterable[int] = (USUAL_LAG,)
-) -> Iterator[ManyPlan]:
+def plans(m: int, n: int, multiprocessors: int, lags: Iterable[int] = (USUAL_LAG,)) -> Iterator[ManyPlan]:
     """All that suit M tokens of a linear with N rows."""
     kinds: tuple[Shared, ...] = ("nothing", "rows", "tokens")
     for tile, shared, lag in product(TILES, kinds, lags):
         plan = spread(m, n, tile, shared, lag, multiprocessors)
-        if plan.suits(epilogue) and plan.blocks:
+        if plan.blocks:
             yield plan
 
 
@@ -166,17 +161,17 @@ def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
 
 
 @lru_cache(maxsize=4096)
-def plan_for(m: int, n: int, k: int, epilogue: ManyEpilogue, multiprocessors: int) -> ManyPlan | None:
+def plan_for(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
     """The plan of M tokens of an (N, K) linear that should cost least; None where there is none."""
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
-    found = plans(m, n, epilogue, multiprocessors)
+    found = plans(m, n, multiprocessors)
     return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
 
 
-def plans_ahead(n: int, k: int, epilogue: ManyEpilogue, multiprocessors: int) -> Iterator[ManyPlan]:
+def plans_ahead(n: int, k: int, multiprocessors: int) -> Iterator[ManyPlan]:
     """All that `plan_for` gives for an (N, K) linear of up to MOST_AHEAD tokens; every tile has whole GROUP_TOKENS."""
     first = ceil_div(FEWEST_TOKENS, GROUP_TOKENS) * GROUP_TOKENS
     sizes = range(first, MOST_AHEAD + 1, GROUP_TOKENS)
-    found = (plan_for(m, n, k, epilogue, multiprocessors) for m in sizes)
+    found = (plan_for(m, n, k, multiprocessors) for m in sizes)
     yield from dict.fromkeys(plan for plan in found if plan is not None)

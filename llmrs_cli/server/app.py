@@ -17,7 +17,7 @@ from llmrs_cli.server.log import AccessLog
 from llmrs_cli.server.page import page
 from llmrs_cli.server.plain import detokenize, embeddings, live, models, ready, tokenize, version
 from llmrs_cli.server.responses import responses
-from llmrs_cli.server.security import App, Guard, Receive, Scope, Send
+from llmrs_cli.server.security import App, Guard, Receive, Scope, Send, check_body
 from llmrs_cli.server.service import Service
 
 Answer = Callable[[Exchange], Awaitable[None]]
@@ -80,6 +80,8 @@ class _Endpoint:
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            check_body(scope)
         try:
             await self._answer(Exchange(self._service, scope, receive, send))
         except ClientGone:
@@ -97,4 +99,5 @@ async def _metrics(exchange: Exchange) -> None:
 
 
 async def _openapi(exchange: Exchange) -> None:
-    await exchange.reply(openapi.document(exchange.service.settings.names))
+    settings = exchange.service.settings
+    await exchange.reply(openapi.document(settings.names, keyed=bool(settings.keys)))

@@ -8,6 +8,7 @@ from typing import Any
 from llmrs_cli import __version__
 from llmrs_cli.server.fields import Table, body_schema
 from llmrs_cli.server.schema import CHAT, COMPLETION, DETOKENIZE, RENDER, RESPONSE, TOKENIZE
+from llmrs_cli.server.security import PUBLIC
 
 ERROR = {
     "type": "object",
@@ -41,19 +42,24 @@ GETS = (
 )
 
 
-def document(names: Sequence[str] = ()) -> dict[str, Any]:
-    """The whole description; `names` are those of the served model."""
+def document(names: Sequence[str] = (), *, keyed: bool = False) -> dict[str, Any]:
+    """The whole description; `names` are those of the served model, `keyed` says whether a key is needed."""
     paths: dict[str, Any] = {
         path: {"post": _post(about, table, streams, names)} for path, about, table, streams in POSTS
     }
-    paths |= {path: {"get": {"summary": about, "responses": _responses(False)}} for path, about in GETS}
+    paths |= {path: {"get": _get(path, about)} for path, about in GETS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "llmrs", "version": __version__},
         "paths": paths,
         "components": {"securitySchemes": {"key": {"type": "http", "scheme": "bearer"}}},
-        "security": [{}, {"key": []}],
+        "security": [{"key": []}] if keyed else [],
     }
+
+
+def _get(path: str, about: str) -> dict[str, Any]:
+    public: dict[str, Any] = {"security": []} if path in PUBLIC else {}
+    return {"summary": about, "responses": _responses(False), **public}
 
 
 def _post(about: str, table: Table, streams: bool, names: Sequence[str]) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """Who may come in, and how much of a request is read: one gate before every route.
 
-In order: size of the header, Host, Origin, key, kind of the body. A page in a browser can reach this
-machine's loopback address, by its own name for it (rebinding) or with a form; so names are checked, pages
-of other origins are refused unless they are allowed, and only JSON is read. Every route but three needs
-the key, if there is one; the answer to a wrong key is the same everywhere, routes that do not exist included.
+In order: size of the header, Host, Origin, key; then, where there is a route that takes a body, its kind and its
+length (`check_body`). A page in a browser can reach this machine's loopback address, by its own name for it
+(rebinding) or with a form; so names are checked, pages of other origins are refused unless they are allowed, and only
+JSON is read. Every route but three needs the key, if there is one; who has none hears the same everywhere, whatever
+else is wrong with the request and whether or not there is such a route.
 """
 
 from __future__ import annotations
@@ -100,8 +101,6 @@ class Guard:
             )
         if not self._origin_is_allowed(headers):
             raise HttpError(403, "Pages of this Origin may not use the server.", code="origin_refused")
-        if scope["method"] == "POST":
-            _require_json(headers)
 
     def _host_is_ours(self, host: bytes) -> bool:
         """A name of ours, or an address: a page cannot make a name of its own into an address."""
@@ -211,7 +210,9 @@ def _request_id(headers: Mapping[bytes, bytes]) -> bytes:
     return given if _REQUEST_ID.fullmatch(given) else secrets.token_hex(12).encode()
 
 
-def _require_json(headers: Mapping[bytes, bytes]) -> None:
+def check_body(scope: Scope) -> None:
+    """Raise HttpError 415, 400 or 413 if the header announces a body that no route reads."""
+    headers = _headers(scope)
     kind = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if kind != b"application/json":
         raise HttpError(415, "Send the header Content-Type: application/json.", code="content_type")

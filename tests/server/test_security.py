@@ -139,6 +139,19 @@ def test_every_route_needs_the_key(path: str, method: str) -> None:
     assert reply.error["code"] == "invalid_api_key"
 
 
+@pytest.mark.parametrize(
+    "header", [("Content-Type", "text/plain"), ("Content-Length", "5000000"), ("Content-Encoding", "gzip")]
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/nothing"])
+def test_who_has_no_key_hears_of_nothing_else(path: str, header: tuple[str, str]) -> None:
+    assert status(locked(), [*LOCAL, header], path, "POST") == 401
+
+
+@pytest.mark.parametrize(("path", "expected"), [("/version", 405), ("/nothing", 404), ("/tokenize", 415)])
+def test_a_path_is_looked_at_before_the_kind_of_a_body(path: str, expected: int) -> None:
+    assert status(app(), [*LOCAL, ("Content-Type", "text/plain")], path, "POST") == expected
+
+
 @pytest.mark.parametrize("header", WRONG)
 def test_a_wrong_key_is_a_wrong_key_in_the_same_words(header: str) -> None:
     missing = ask(locked(), "GET", "/v1/models")

@@ -74,7 +74,7 @@ async def conversation(
         options = replace(options, grammar=_forced_calls(engine, request))
     place.hold(options.n)
     if options.grammar:
-        await service.check_form(options.grammar, request.form_field)
+        await service.check_form(options.grammar, request.form_field, exchange.caller)
     prompt = await service.in_thread(_render, engine, request)
     options = within_scores(options, [len(prompt.ids)], engine.context)
     bound = bool(options.grammar)

@@ -33,7 +33,7 @@ async def _answer(exchange: Exchange, request: CompletionRequest, place: Place) 
     options = within_budget(request.options, engine.context, len(request.prompts))
     place.hold(len(request.prompts) * options.n)
     if options.grammar:
-        await service.check_form(options.grammar, request.form_field)
+        await service.check_form(options.grammar, request.form_field, exchange.caller)
     prompts = await service.in_thread(_encode, engine, request)
     options = within_scores(options, [len(prompt) for prompt in prompts], engine.context)
     reply = CompletionReply(

@@ -21,6 +21,7 @@ from llmrs_cli.server.faults import HttpError, unavailable
 from llmrs_cli.server.metrics import Metrics
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.server.settings import ServerSettings
+from llmrs_cli.server.turns import Turns
 from llmrs_cli.text.generate import GenerateOptions, TextEngine
 
 P = ParamSpec("P")
@@ -28,7 +29,7 @@ T = TypeVar("T")
 TEXT_THREADS = 4
 """Threads that render and tokenise."""
 MAX_FORMS = 32
-"""Forms of answers that may wait to be tried."""
+"""Forms of answers that one caller may have waiting to be tried."""
 
 
 class Phase(Enum):
@@ -56,7 +57,7 @@ class Service:
         """Requests that were ended before their answer was."""
         self._engine: TextEngine | None = None
         self._gate = Gate(0)
-        self._forms = Gate(MAX_FORMS)
+        self._forms = Turns(MAX_FORMS)
         self._texts = ThreadPoolExecutor(TEXT_THREADS, thread_name_prefix="llmrs-text")
         self._trials = ThreadPoolExecutor(1, thread_name_prefix="llmrs-form")
         self._active: set[Answers] = set()
@@ -100,12 +101,17 @@ class Service:
         await self.pace.turn()
         return result
 
-    async def check_form(self, grammar: str, param: str) -> None:
+    async def check_form(self, grammar: str, param: str, caller: bytes) -> None:
         """Raise RequestError naming `param` if answers cannot be held to `grammar`, HttpError 429 if too many
-        are being tried. It may take seconds, so only those wait for it who ask for forms."""
-        with self._forms.taken(), self._under_way():
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._trials, self.engine.check_grammar, grammar, param)
+        of this caller are to be tried. What has been tried before is known at once; to try it may take seconds,
+        in which those wait who ask for new forms, and of them longest who asks for many."""
+        with self._under_way():
+            if self.engine.knows_grammar(grammar):
+                self.engine.check_grammar(grammar, param)
+                return
+            async with self._forms.taken(caller):
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._trials, self.engine.check_grammar, grammar, param)
 
     def check_room(self) -> None:
         """Raise HttpError 503 or 429 if no request can be taken now, whatever it holds."""

@@ -81,7 +81,7 @@ class TextEngine:
         self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, engine.vocab, self.eos_ids)
-        self._trial = GrammarTrial()
+        self._trial = GrammarTrial(further=self._trouble)
 
     @classmethod
     def open(
@@ -157,12 +157,18 @@ class TextEngine:
         """Raise RequestError naming `param` if answers cannot be held to `grammar` (of `text.grammar`).
 
         To be called before `start` for grammars of strangers; may take a few seconds, and no more than some
-        hundred megabytes (`text.grammar_trial`).
+        hundred megabytes (`text.grammar_trial`), unless it `knows_grammar`.
         """
+        self._trial.check(grammar, param)
+
+    def knows_grammar(self, grammar: str) -> bool:
+        """Whether `check_grammar` has been through with it, so that it takes no time."""
+        return self._trial.knows(grammar)
+
+    def _trouble(self, grammar: str) -> str:
         if self._grammars is None:
             raise _no_tokenizer()
-        self._trial.check(grammar, param)
-        self._grammars.compile(grammar, param)
+        return self._grammars.trouble(grammar)
 
     @property
     def tool_style(self) -> ToolStyle:

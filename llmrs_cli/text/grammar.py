@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.errors import RequestError
-from llmrs_cli.text.grammar_child import compiled, fault_of
+from llmrs_cli.text.grammar_child import begins, compiled, fault_of
 from llmrs_cli.text.tokenizer import Tokenizer
 from llmrs_cli.text.tools import CLOSE, OPEN, ToolStyle
 
@@ -31,6 +31,8 @@ MAX_CACHED = 16
 BLANKS: Any = {"whitespace_pattern": r"[ \n]{0,8}"}
 """Between the tokens of JSON; without a bound a model can go on for ever there."""
 FIELD = "response_format"
+Words = NDArray[np.uint32]
+"""A bit for each token: set if it may come next."""
 
 
 class GrammarCompiler:
@@ -42,29 +44,38 @@ class GrammarCompiler:
         self._vocab = vocab
         self._eos_ids = tuple(eos_ids)
         self._tokens: llguidance.LLTokenizer | None = None
-        self._compiled: OrderedDict[str, llguidance.LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[str, GrammarMatcher] = OrderedDict()
+        """Each at its beginning."""
         self._lock = threading.Lock()
 
     def compile(self, grammar: str, param: str = FIELD) -> GrammarMatcher:
         """A matcher at the beginning of `grammar`. RequestError naming `param` says why it cannot be followed."""
-        if not self._eos_ids:
-            raise refusal("This model has no end token, so its answers cannot be held to a form.", param)
         with self._lock:
-            matcher = self._compiled.get(grammar)
-        if matcher is None:
-            matcher = self._compile(grammar, param)
+            start = self._compiled.get(grammar)
+        if start is None:
+            matcher, fault = self._try(grammar)
+            if fault or matcher is None:
+                raise refusal(fault, param)
+            start = GrammarMatcher(matcher, self._vocab)
         with self._lock:
-            self._compiled[grammar] = matcher
+            self._compiled[grammar] = start
             self._compiled.move_to_end(grammar)
             if len(self._compiled) > MAX_CACHED:
                 self._compiled.popitem(last=False)
-            return GrammarMatcher(matcher.deep_copy(), self._vocab)
+            return start.copy()
 
-    def _compile(self, grammar: str, param: str) -> llguidance.LLMatcher:
+    def trouble(self, grammar: str) -> str:
+        """Why answers cannot be held to a grammar that has passed its trial, a sentence; "" if they can be. With a
+        model's tokens it may cost more than with bytes."""
+        matcher, fault = self._try(grammar)
+        return fault if matcher is None else fault or begins(matcher, self._eos_ids)
+
+    def _try(self, grammar: str) -> tuple[llguidance.LLMatcher | None, str]:
+        """A matcher, and why it cannot be used, if so."""
+        if not self._eos_ids:
+            return None, "This model has no end token, so its answers cannot be held to a form."
         matcher = compiled(self._vocabulary(), grammar)
-        if fault := fault_of(matcher):
-            raise refusal(fault, param)
-        return matcher
+        return matcher, fault_of(matcher)
 
     def _vocabulary(self) -> llguidance.LLTokenizer:
         with self._lock:
@@ -81,24 +92,33 @@ class GrammarCompiler:
 class GrammarMatcher:
     """One answer in the middle of its grammar; implements `engine.masks.Matcher`."""
 
-    def __init__(self, matcher: llguidance.LLMatcher, vocab: int) -> None:
+    def __init__(self, matcher: llguidance.LLMatcher, vocab: int, first: Words | None = None) -> None:
+        """`first`: the mask of the first token, computed here if it is not given."""
         self._matcher = matcher
-        self._words = -(-vocab // 32)
+        self._vocab = vocab
+        self._first: Words | None = self._computed() if first is None else first
+        """Until a token has come."""
+
+    def copy(self) -> GrammarMatcher:
+        """Another answer, at the same place, which is the beginning."""
+        return GrammarMatcher(self._matcher.deep_copy(), self._vocab, self._first)
 
     def advance(self, token: int) -> None:
         """Take in a token. Raises ValueError if the grammar does not allow it."""
+        self._first = None
         if not self._matcher.consume_token(token):
             raise ValueError(f"token {token} breaks the grammar")
 
-    def mask(self) -> NDArray[np.uint32]:
+    def mask(self) -> Words:
         """(ceil(V/32),): the tokens that may follow. Raises ValueError if the grammar has become too complex."""
-        if self._matcher.is_error():
-            raise ValueError("the grammar cannot be followed further")
-        data = self._matcher.compute_bitmask()
+        return self._computed() if self._first is None else self._first
+
+    def _computed(self) -> Words:
+        data = b"" if self._matcher.is_error() else self._matcher.compute_bitmask()
         if self._matcher.is_error():
             raise ValueError("the grammar cannot be followed further")
         words = np.frombuffer(data, np.uint32)
-        return words[: self._words]
+        return words[: -(-self._vocab // 32)]
 
 
 class _Vocabulary:

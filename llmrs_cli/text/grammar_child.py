@@ -15,19 +15,20 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 
 import llguidance
 
-SECONDS = 2.0
-"""Processor time of one grammar: compiling it, and the beginning of an answer."""
+SECONDS = 1.0
+"""Processor time of one grammar: compiling it, and the beginnings of answers."""
 STEP_SECONDS = 0.2
 """Of one step of an answer."""
 MEMORY = 512 * 1024 * 1024
 """Bytes of private memory of the process."""
 STEPS = 24
-"""Of an answer that is tried."""
+"""Of each answer that is tried."""
+COMPLEX = "The form cannot be followed: it is too complex."
 HEADER = 4
 END = 256
 
@@ -47,15 +48,13 @@ class Bytes:
 def trouble(vocabulary: llguidance.LLTokenizer, grammar: str) -> str:
     """Why `grammar` cannot be followed; "" if nothing is wrong with it."""
     matcher = compiled(vocabulary, grammar)
-    return fault_of(matcher) or (
-        "" if _begins(matcher) else "The form cannot be followed: it is too complex."
-    )
+    return fault_of(matcher) or begins(matcher, (END,))
 
 
 def compiled(vocabulary: llguidance.LLTokenizer, grammar: str) -> llguidance.LLMatcher:
     """A matcher at the beginning of `grammar`; see `fault_of`. A step of its parser, and the states that it
     keeps, are bounded."""
-    limits = llguidance.LLParserLimits(step_max_items=10_000, max_lexer_states=20_000, verbose_errors=False)
+    limits = llguidance.LLParserLimits(step_max_items=50_000, max_lexer_states=20_000, verbose_errors=False)
     return llguidance.LLMatcher(vocabulary, grammar, log_level=0, limits=limits)
 
 
@@ -68,20 +67,43 @@ def fault_of(matcher: llguidance.LLMatcher) -> str:
     return ""
 
 
-def _begins(matcher: llguidance.LLMatcher) -> bool:
-    """Whether the first steps of an answer, drawn at random, can be had cheaply."""
-    random = Random(0)
-    for _ in range(STEPS):
-        began = time.process_time()
-        mask = int.from_bytes(matcher.compute_bitmask(), "little")
-        following = [byte for byte in range(END) if mask >> byte & 1]
-        if following and not matcher.is_error():
-            matcher.consume_token(random.choice(following))
-        if matcher.is_error() or time.process_time() - began > STEP_SECONDS:
-            return False
-        if not following:
-            return True
-    return True
+def begins(matcher: llguidance.LLMatcher, ends: Sequence[int]) -> str:
+    """Why the first steps of answers cannot be had cheaply, a sentence; "" if they can.
+
+    Two answers are begun: one of the lowest token each time, which are the single characters that give a text its
+    structure, and one of random tokens. `ends`: the tokens that end an answer.
+    """
+    limit = time.thread_time() + SECONDS
+    for random in (None, Random(0)):
+        own = matcher.deep_copy()
+        for _ in range(STEPS):
+            began = time.thread_time()
+            token = _following(own, ends, random)
+            if token is not None:
+                own.consume_token(token)
+            now = time.thread_time()
+            if own.is_error() or now - began > STEP_SECONDS or now > limit:
+                return COMPLEX
+            if token is None:
+                break
+    return ""
+
+
+def _following(matcher: llguidance.LLMatcher, ends: Sequence[int], random: Random | None) -> int | None:
+    """The lowest token that may follow, or the lowest behind a random place; None if there is none but ends."""
+    mask = bytearray(matcher.compute_bitmask())
+    for end in ends:
+        mask[end // 8] &= ~(1 << end % 8)
+    if random is not None:
+        first = random.randrange(len(mask))
+        mask = mask[first:] + mask[:first]
+    place = len(mask) - len(mask.lstrip(b"\0"))
+    if place == len(mask):
+        return None
+    bits = [bit for bit in range(8) if mask[place] >> bit & 1]
+    if random is None:
+        return 8 * place + bits[0]
+    return (first + place) % len(mask) * 8 + random.choice(bits)
 
 
 def _shown(error: str) -> str:

@@ -119,6 +119,17 @@ def test_a_schema_that_would_never_be_compiled_is_refused_and_holds_nobody_up(se
     assert (reply.status, reply.error["param"]) == (400, "response_format")
 
 
+def test_a_form_that_has_been_tried_waits_for_none_that_never_ends(server: Served) -> None:
+    known = {"type": "json_object"}
+    assert ask(server, response_format=known, max_tokens=3).status == 200
+    with ThreadPoolExecutor(3) as pool:
+        endless = [form({"type": "integer", "multipleOf": 9_999_973 + 2 * i}) for i in range(3)]
+        asked = [pool.submit(ask, server, response_format=one) for one in endless]
+        assert ask(server, response_format=known, max_tokens=3).status == 200
+        assert not all(one.done() for one in asked)
+    assert [one.result().status for one in asked] == [400] * 3
+
+
 def test_a_tool_whose_parameters_cannot_be_kept_to_is_refused(server: Served) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}
     reply = ask(server, tools=[tool], tool_choice="required")
@@ -171,6 +182,17 @@ def test_a_form_that_cannot_be_kept_to_is_refused(server: Served, response_forma
 def test_what_would_run_past_the_end_of_a_form_is_refused(server: Served, fields: dict[str, Any]) -> None:
     reply = ask(server, response_format={"type": "regex", "regex": "a"}, **fields)
     assert (reply.status, reply.error["param"]) == (400, next(iter(fields)))
+
+
+def test_an_object_of_many_fields_that_may_be_left_out_is_followed(server: Served) -> None:
+    schema = {
+        "type": "object",
+        "properties": {f"p{i}": {"type": "integer"} for i in range(400)},
+        "additionalProperties": False,
+    }
+    reply = ask(server, response_format=form(schema), max_tokens=200, logit_bias={"92": 9})
+    assert reply.status == 200
+    assert reply.json["choices"][0]["message"]["content"].startswith("{")
 
 
 def test_a_call_can_be_required(server: Served) -> None:

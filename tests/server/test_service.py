@@ -85,36 +85,81 @@ def test_a_place_is_given_back_by_what_fails() -> None:
     assert service.idle.is_set()
 
 
-def test_forms_are_tried_one_after_the_other_and_only_so_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_FORMS", 3)
-    tried: list[str] = []
-    release = threading.Event()
+class Trials:
+    """Stands in for what tries the forms of an engine; waits until it is released."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, service: Service) -> None:
+        self.tried: list[str] = []
+        self.release = threading.Event()
+        self.known = {"old"}
+        monkeypatch.setattr(service.engine, "knows_grammar", self.known.__contains__)
+        monkeypatch.setattr(service.engine, "check_grammar", self._check)
+
+    def _check(self, grammar: str, param: str) -> None:
+        if grammar not in self.known:
+            self.release.wait()
+            self.known.add(grammar)
+            self.tried.append(grammar)
+        if grammar == "bad":
+            raise RequestError("No.", param=param)
+
+
+def test_forms_are_tried_one_after_the_other_and_only_so_many_of_a_caller_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_FORMS", 2)
 
     async def scene() -> None:
-        bench = Bench(HELLO)
-        service = bench.service
-
-        def check(grammar: str, param: str) -> None:
-            release.wait()
-            tried.append(grammar)
-            if grammar == "bad":
-                raise RequestError("No.", param=param)
-
-        monkeypatch.setattr(service.engine, "check_grammar", check)
-        waiting = [asyncio.ensure_future(service.check_form(form, "f")) for form in ("a", "bad", "b")]
+        service = Bench(HELLO).service
+        trials = Trials(monkeypatch, service)
+        waiting = [asyncio.ensure_future(service.check_form(form, "f", b"k")) for form in ("a", "bad", "b")]
         await asyncio.sleep(0)
         with pytest.raises(HttpError) as error:
-            await service.check_form("late", "f")
+            await service.check_form("late", "f", b"k")
         assert code_of(error) == (429, "overloaded")
         with service.place():  # whoever asks for no form has nothing to wait for
             assert await service.in_thread(str.upper, "text") == "TEXT"
         assert not service.idle.is_set()
-        release.set()
+        trials.release.set()
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(result) for result in results] == [type(None), RequestError, type(None)]
-        assert tried == ["a", "bad", "b"]
+        assert trials.tried == ["a", "bad", "b"]
         assert service.idle.is_set()
-        await service.check_form("again", "f")
+        await service.check_form("again", "f", b"k")
+        service.close()
+
+    asyncio.run(scene())
+
+
+def test_a_form_that_has_been_tried_waits_for_none_that_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        service = Bench(HELLO).service
+        trials = Trials(monkeypatch, service)
+        trials.known.add("bad")
+        slow = asyncio.ensure_future(service.check_form("slow", "f", b""))
+        await asyncio.sleep(0)
+        await service.check_form("old", "f", b"")
+        with pytest.raises(RequestError):
+            await service.check_form("bad", "f", b"")
+        assert not slow.done()
+        trials.release.set()
+        await slow
+        service.close()
+
+    asyncio.run(scene())
+
+
+def test_many_forms_of_one_key_delay_another_s_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        service = Bench(HELLO).service
+        trials = Trials(monkeypatch, service)
+        many = [asyncio.ensure_future(service.check_form(f"m{n}", "f", b"many")) for n in range(5)]
+        await asyncio.sleep(0)
+        other = asyncio.ensure_future(service.check_form("o", "f", b"other"))
+        await asyncio.sleep(0)
+        trials.release.set()
+        await asyncio.gather(*many, other)
+        assert trials.tried == ["m0", "m1", "o", "m2", "m3", "m4"]
         service.close()
 
     asyncio.run(scene())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import llguidance
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from llmrs_cli.errors import RequestError
 from llmrs_cli.text import grammar
 from llmrs_cli.text.grammar import GrammarCompiler
+from llmrs_cli.text.grammar_child import COMPLEX, begins, compiled
 from llmrs_cli.text.tokenizer import Tokenizer
 from llmrs_cli.text.tools import ToolCall, ToolStyle, tool_parser
 from tests.helpers.byte_tokenizer import END_OF_TEXT, IM_END, SPECIALS, byte_ids, byte_tokenizer_json
@@ -227,3 +229,32 @@ values = st.recursive(
 @given(st.dictionaries(st.text("abc", max_size=3), values, max_size=3))
 def test_every_json_object_is_taken_by_json_object(value: dict[str, Any]) -> None:
     assert takes(grammar.json_object(), json.dumps(value, ensure_ascii=False))
+
+
+def test_a_grammar_that_can_be_followed_has_no_trouble() -> None:
+    for form in (grammar.json_object(), grammar.json_schema(A), grammar.regex("a{3}"), grammar.one_of(["x"])):
+        assert COMPILER.trouble(form) == ""
+
+
+def test_trouble_is_found_with_the_tokens_of_the_model() -> None:
+    assert "cannot be followed" in COMPILER.trouble(grammar.json_schema({"not": {}}))
+    assert "no end token" in GrammarCompiler(TOKENIZER, VOCAB, []).trouble(grammar.json_object())
+
+
+def test_answers_that_cannot_be_begun_are_trouble() -> None:
+    form = grammar.json_schema({"properties": {f"p{i}": {"type": "integer"} for i in range(40)}})
+    limits = llguidance.LLParserLimits(step_max_items=100, verbose_errors=False)
+    narrow = llguidance.LLMatcher(COMPILER._vocabulary(), form, log_level=0, limits=limits)
+    assert begins(narrow, [IM_END]) == COMPLEX
+    assert begins(compiled(COMPILER._vocabulary(), form), [IM_END]) == ""
+
+
+def test_copies_of_a_matcher_begin_alike_and_go_their_own_ways() -> None:
+    form = grammar.regex("ab|cd")
+    first, second = COMPILER.compile(form), COMPILER.compile(form)
+    (a,), (c,), (d,) = (byte_ids(letter) for letter in "acd")
+    first.advance(a)
+    assert allowed(second.mask()) == {a, c}
+    second.advance(c)
+    assert allowed(second.mask()) == {d}
+    assert allowed(COMPILER.compile(form).mask()) == {a, c}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -50,6 +51,7 @@ HARMLESS: dict[str, dict[str, Any]] = {
     },
     "many choices": {"enum": [f"value-{i}" for i in range(2000)]},
     "backtracking": {"type": "string", "pattern": "^(a+)+$"},
+    "many fields that may be left out": {"properties": {f"p{i}": {"type": "integer"} for i in range(400)}},
 }
 
 
@@ -121,6 +123,48 @@ def test_a_verdict_is_kept(trial: GrammarTrial) -> None:
     for _ in range(3):  # the second would take as long again
         with pytest.raises(RequestError, match="too long"):
             trial.check(ENDLESS, "x")
+
+
+def test_what_is_known_is_said_while_another_one_is_tried() -> None:
+    known, endless = grammar.regex("known"), grammar.regex("endless")
+    trying, release = threading.Event(), threading.Event()
+
+    def wait(form: str) -> str:
+        if form == endless:
+            trying.set()
+            release.wait()
+        return ""
+
+    trial = GrammarTrial(further=wait)
+    trial.check(known, "x")
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(trial.check, endless, "x")
+        trying.wait()
+        assert trial.knows(known)
+        trial.check(known, "x")
+        assert not trial.knows(endless)
+        assert not asked.done()
+        release.set()
+        asked.result()
+    assert trial.knows(endless)
+    trial.close()
+
+
+def test_what_passes_there_may_be_refused_here_and_that_is_kept_too() -> None:
+    asked: list[str] = []
+
+    def refuse(form: str) -> str:
+        asked.append(form)
+        return "Not here."
+
+    trial = GrammarTrial(further=refuse)
+    for _ in range(2):
+        with pytest.raises(RequestError, match="Not here"):
+            trial.check(grammar.json_object(), "x")
+    with pytest.raises(RequestError, match="cannot be followed"):
+        trial.check(grammar.json_schema({"not": {}}), "x")
+    assert asked == [grammar.json_object()]
+    trial.close()
 
 
 def test_why_a_grammar_is_refused_is_said(trial: GrammarTrial) -> None:

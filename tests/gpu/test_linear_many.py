@@ -12,7 +12,7 @@ import pytest
 from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_many import EPILOGUES, linear_many, unit
-from llmrs_cli.kernels.many_plans import LAGS, TILES, ManyEpilogue, ManyPlan, Shared, plan_for, plans, spread
+from llmrs_cli.kernels.many_plans import LAGS, TILES, ManyEpilogue, ManyPlan, Shared, plan_for, spread
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
 from tests.gpu.wide_case import LEFT_ALONE, NAN, exact, followed
@@ -215,8 +215,3 @@ def test_float16_saturates(hopper: CudaDevice) -> None:
     out = cp.zeros((300, 16), cp.uint16)
     linear_many(hopper, False, chosen(hopper, 300, 16, 64), "store", weight, x, out)
     assert (widened(out, False) == -65504).all()
-
-
-def test_a_plan_is_offered_for_every_tile(hopper: CudaDevice) -> None:
-    found = {(plan.groups, plan.deep, plan.rows) for plan in plans(1200, 4608, hopper.multiprocessors)}
-    assert found == set(TILES)

@@ -139,6 +139,15 @@ def test_what_is_built_ahead_is_all_that_is_ever_run(n: int, k: int, m: list[int
     assert {plan_for(tokens, n, k, 132) for tokens in (*m, FEWEST_TOKENS, MOST_AHEAD)} <= set(ahead)
 
 
+def test_every_tile_is_offered_alone_and_in_clusters() -> None:
+    offered = [
+        (plan.groups, plan.deep, plan.rows, plan.shared, plan.lag) for plan in plans(1200, 4608, 132, LAGS)
+    ]
+    kinds = ("nothing", "rows", "tokens")
+    assert set(offered) == {(*tile, kind, lag) for tile in TILES for kind in kinds for lag in LAGS}
+    assert len(offered) == len(set(offered))
+
+
 def test_one_multiprocessor_has_no_clusters() -> None:
     assert {plan.shared for plan in plans(300, 256, 1)} == {"nothing"}
 

@@ -19,11 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.plan import Chunk, StepPlan
-from llmrs_cli.engine.types import FinishReason, TokenEvent
+from llmrs_cli.engine.types import FORM, FinishReason, TokenEvent
 
 Mask = NDArray[np.uint32]
 """(ceil(V/32),): bit t of word t // 32 is set if token t is allowed."""
-FORM = "form_too_complex"
 FORM_FAULT = "The form of the answer became too complex to be followed."
 THREADS = 4
 PATIENCE = 3.0

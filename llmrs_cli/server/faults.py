@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from llmrs_cli.engine.types import FORM
 from llmrs_cli.errors import EngineFault, GenerationError, LlmrsError, ModelError, RequestError
 
 _KINDS = {
@@ -56,6 +57,8 @@ def as_http(error: BaseException) -> HttpError:
             return HttpError(400, str(error), code="model_cannot")
         case EngineFault():
             return HttpError(503, error.message, code="engine_fault")
+        case GenerationError(code=code) if code == FORM:
+            return HttpError(400, error.message, code=FORM)
         case GenerationError():
             return HttpError(500, error.message, code=error.code)
         case LlmrsError():

@@ -30,6 +30,12 @@ from llmrs_cli.server.faults import HttpError, as_http, overloaded, unavailable
         (ModelError("It has no template."), 400, "invalid_request_error", "model_cannot"),
         (EngineFault("It broke."), 503, "server_error", "engine_fault"),
         (GenerationError("Not a number.", code="numeric"), 500, "server_error", "numeric"),
+        (
+            GenerationError("Too complex.", code="form_too_complex"),
+            400,
+            "invalid_request_error",
+            "form_too_complex",
+        ),
         (GenerationError("Odd."), 500, "server_error", "generation_failed"),
         (LlmrsError("Not a number."), 500, "server_error", "generation_failed"),
         (DoesNotFitError("Too large."), 500, "server_error", "generation_failed"),

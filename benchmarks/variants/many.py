@@ -1,9 +1,10 @@
-"""Plans of linear_many for each product of a layer against cuBLASLt and what follows it there: checked first, then timed.
+"""Plans of linear_many for each product of a layer against cuBLASLt and what follows it: checked, then timed.
 
-Run on a GPU from the repository root: python3 -m benchmarks.variants.many OUT.json [7b 3b 0.5b] [1024 1200 …] [all] [check]
-Each is a chain over rotating weights, more than caches hold, and long enough that the clock is that of a busy GPU. cuBLASLt's
-time has SiLU·mul or the sum with the residual in it. Without `all`, those plans are tried that the guess of
-many_plans ranks first. `check` times nothing.
+Run on a GPU from the repository root:
+python3 -m benchmarks.variants.many OUT.json [7b 3b 0.5b] [1024 1200 …] [all] [check]
+Each is a chain over rotating weights, more than caches hold, and long enough that the clock is that of a busy
+GPU. cuBLASLt's time has SiLU·mul or the sum with the residual in it. Without `all`, those plans are tried
+that the guess of many_plans ranks first. `check` times nothing.
 """
 
 from __future__ import annotations

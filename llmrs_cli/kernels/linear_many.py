@@ -60,11 +60,12 @@ def linear_many(
     bias: Any = None,
     alpha: float = 1.0,
 ) -> None:
-    """out = epilogue(alpha · x · Wᵀ + bias): weight (N, K) and x (M, K) 16-bit, N a multiple of 16 and K of 8.
+    """out = epilogue(alpha · x · Wᵀ + bias): weight (N, K), x (M, K) 16-bit, N a multiple of 16 and K of 8.
 
-    "store": out (M, N) 16-bit. "add": out (M, N) float32 is added to. "silu": W holds 8 gates and 8 ups in turn, out
-    (M, N / 2) 16-bit is silu(gate) · up · headroom (silu_mul.py). bias (N,) float32. W is fetched before kernels ahead
-    have ended, so none of them may write it. Raises EngineFault for other shapes, and for a plan that does not suit them.
+    "store": out (M, N) 16-bit. "add": out (M, N) float32 is added to. "silu": W holds 8 gates and 8 ups in
+    turn, out (M, N / 2) 16-bit is silu(gate) · up · headroom (silu_mul.py). bias (N,) float32. W is fetched
+    before kernels ahead have ended, so none of them may write it. Raises EngineFault for other shapes, and
+    for a plan that does not suit them.
     """
     (m, k), n = x.shape, weight.shape[0]
     if k % 8 or n % 16 or weight.shape[1] != k:

@@ -1,8 +1,8 @@
-"""How linear_many spreads a linear of many tokens over the GPU: plans, what they cost, and which is taken. No CUDA.
+"""How linear_many spreads a linear over the GPU: plans, what they cost, and which is taken. No CUDA.
 
-The cost of a plan is a guess in microseconds: turns of a block, times the dearest of what a step of its tile needs of tensor
-cores, of shared memory and of L2, and what follows a tile. Its constants are those of the hardware or estimates; it ranks plans
-(benchmarks/variants/many.py measures them) and predicts nothing.
+The cost of a plan is a guess in microseconds: turns of a block, times the dearest of what a step of its tile
+needs of tensor cores, of shared memory and of L2, and what follows a tile. Its constants are those of the
+hardware or estimates; it ranks plans (benchmarks/variants/many.py measures them) and predicts nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ SHARED_BYTES = (227 << 10) - 1024 - 128
 """Of a block, less what its alignment and its barriers may take."""
 ENOUGH_STAGES, MOST_STAGES, MOST_BOXES = 4, 6, 4
 TILES: tuple[tuple[int, int, int], ...] = (
-    (2, 1, 256), (2, 1, 240), (2, 1, 224), (2, 1, 208), (2, 1, 192), (2, 1, 176), (2, 1, 160), (2, 1, 144), (2, 1, 128),
+    (2, 1, 256), (2, 1, 240), (2, 1, 224), (2, 1, 208), (2, 1, 192),
+    (2, 1, 176), (2, 1, 160), (2, 1, 144), (2, 1, 128),
     (3, 1, 192), (3, 1, 176), (3, 1, 160), (3, 1, 144), (3, 1, 128),
     (2, 2, 192), (2, 2, 176), (2, 2, 160), (2, 2, 144), (2, 2, 128),
 )  # fmt: skip
@@ -45,10 +46,11 @@ FEWEST_TOKENS, MOST_AHEAD = 257, 8192
 CLOCK = 1600.0
 """Cycles of a microsecond, of a GPU whose tensor cores are busy."""
 FUSED, SHARED_READ, L2_READ = 2048, 128, 32.0
-"""In a cycle of one multiprocessor: multiplications with their sums, bytes of shared memory, bytes of L2 if all read at
-once."""
+"""In a cycle of one multiprocessor: multiplications with their sums, bytes of shared memory, and bytes of L2
+if all read at once."""
 START, END = 3000.0, 1 / 16
-"""Cycles before the first products, and of each value of a tile after its last; the latter in half where warpgroups lag."""
+"""Cycles before the first products, and of each value of a tile after its last; half of these where
+warpgroups lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class ManyPlan:
 
     @property
     def stages(self) -> int:
-        """Steps in flight: enough, and then two boxes of results for each warp; else one, and as many as there can be."""
+        """Steps in flight: what fits beside two boxes of results for each warp if enough, else beside one."""
         two, one = (
             min((SHARED_BYTES - 4 * self.groups * BOX * boxes) // self.stage_bytes, MOST_STAGES)
             for boxes in (2, 1)
@@ -114,7 +116,7 @@ class ManyPlan:
         return self.tokens // 2 if self.shared == "tokens" else self.tokens
 
     def width(self, epilogue: ManyEpilogue) -> int:
-        """Columns of a box of results, in long lines; what is added fills boxes, the others may lie across each other."""
+        """Columns of a box of results: long lines; boxes of what is added fill a tile, others may overlap."""
         if epilogue == "add":
             return 32 if self.rows % 32 == 0 else 16
         return 64 if self.rows >= (128 if epilogue == "silu" else 64) else 32
@@ -129,7 +131,7 @@ class ManyPlan:
 def spread(
     m: int, n: int, tile: tuple[int, int, int], shared: Shared, lag: int, multiprocessors: int
 ) -> ManyPlan:
-    """The plan of a tile whose grid fills the GPU once, or has a tile for each block, in bands of equal size."""
+    """The plan of a tile: a grid that fills the GPU once, or one tile a block; bands of equal size."""
     plan = ManyPlan(0, *tile, shared, lag)
     down = ceil_div(m, plan.tokens * (2 if shared == "rows" else 1))
     bands = ceil_div(m, BAND_TOKENS)
@@ -170,7 +172,7 @@ def plan_for(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
 
 
 def plans_ahead(n: int, k: int, multiprocessors: int) -> Iterator[ManyPlan]:
-    """All that `plan_for` gives for an (N, K) linear of up to MOST_AHEAD tokens; every tile has whole GROUP_TOKENS."""
+    """All that `plan_for` gives for an (N, K) linear of up to MOST_AHEAD tokens."""
     first = ceil_div(FEWEST_TOKENS, GROUP_TOKENS) * GROUP_TOKENS
     sizes = range(first, MOST_AHEAD + 1, GROUP_TOKENS)
     found = (plan_for(m, n, k, multiprocessors) for m in sizes)

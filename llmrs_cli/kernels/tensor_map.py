@@ -1,8 +1,8 @@
 """Where Hopper's copy engine finds a matrix: the 128 bytes that a kernel takes by value.
 
-A map describes (rows, columns) of values and boxes of some rows and columns of them. A line of a box is 128, 64 or 32 bytes
-in shared memory, swizzled: the 16-byte pieces change places within a line (wgmma reads those of 128 bytes). What lies outside
-of the matrix arrives as zeros, and nothing is written there.
+A map describes (rows, columns) of values and boxes of some rows and columns of them. A line of a box is 128,
+64 or 32 bytes in shared memory, swizzled: its 16-byte pieces change places (wgmma reads lines of 128 bytes).
+What lies outside of the matrix arrives as zeros, and nothing is written there.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def tensor_map(matrix: Any, rows: int) -> bytes:
 
 
 def written_map(matrix: Any, rows: int, columns: int) -> bytes:
-    """The map of `matrix` (R, C) 16-bit or float32 with boxes of `rows` rows and `columns` columns, that is written.
+    """The map of `matrix` (R, C) 16-bit or float32 to which boxes of `rows` rows and `columns` columns go.
 
-    Contiguous, and its rows are multiples of 16 bytes; those of a box are 128, 64 or 32.
+    It is contiguous, its rows are multiples of 16 bytes; those of a box are 128, 64 or 32.
     """
     return _encoded(int(matrix.data.ptr), *matrix.shape, matrix.dtype.itemsize, rows, columns)
 

@@ -1,4 +1,4 @@
-"""linear_many.cu against float64: odd and real shapes, every tile and kind of cluster, every epilogue. Only Hopper can run it."""
+"""linear_many.cu against float64: odd and real shapes, every tile and epilogue. Only Hopper runs it."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_the_same_bits_each_time_and_whatever_the_neighbours(
 
 @pytest.mark.parametrize("shared", KINDS)
 def test_kernels_in_a_row_wait_for_what_they_read(hopper: CudaDevice, shared: Shared) -> None:
-    """Each reads what the one before writes, and writes what that reads: with and without a wait of the host between."""
+    """Each reads what the one before writes, and writes what that reads; the host waits between, or not."""
     m, c = 1200, 896
     rng = np.random.default_rng(0)
     gate_up, _ = halves(rng.standard_normal((2 * c, c)) / c**0.5, True)

@@ -1,4 +1,4 @@
-"""Products of many tokens, run on the CPU from their CUDA source, against float64: clusters, turns, ragged edges."""
+"""Products of many tokens, run on the CPU from their CUDA source, against float64: clusters, turns, edges."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def floats_of(bits: NDArray[Any], bf16: bool) -> Floats:
 
 
 class Case:
-    """Random matrices, of which only M tokens are real: those behind are NaN, and what they would write is watched."""
+    """Random matrices of M tokens; those behind are NaN, and what they would write is watched."""
 
     def __init__(self, m: int, n: int, k: int, bf16: bool = True) -> None:
         rng = np.random.default_rng(m + n + k)
@@ -91,7 +91,7 @@ SHARED = ManyPlan(2, 2, 1, 64, "rows", 1, band=2)
 
 @pytest.mark.parametrize(("shared", "epilogue"), [("nothing", "store"), ("rows", "add"), ("tokens", "silu")])
 def test_clusters_of_every_kind(gpu: EmulatedDevice, shared: Shared, epilogue: ManyEpilogue) -> None:
-    """The last turns are ragged: tokens, rows and columns that fill no tile, and none at all for one block."""
+    """The last turns are ragged: tokens, rows and columns that fill no tile; none at all for one block."""
     case = Case(300, 208, 136)
     case.check(epilogue, case.run(gpu, replace(SHARED, shared=shared), epilogue, alpha=0.5), alpha=0.5)
 

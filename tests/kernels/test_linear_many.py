@@ -23,7 +23,7 @@ PLAN = ManyPlan(4, 2, 1, 128, "rows", 1, band=2)
 
 
 def written_map(matrix: Any, rows: int, columns: int) -> bytes:
-    """Stands for a map that is written: as `launches.tensor_map`, then bytes of a value and columns of a box."""
+    """Stands for a map that is written: as `launches.tensor_map`, then bytes of a value, columns of a box."""
     return struct.pack("<6Q80x", matrix.data.ptr, *matrix.shape, rows, matrix.dtype.itemsize, columns)
 
 

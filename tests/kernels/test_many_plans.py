@@ -1,4 +1,4 @@
-"""How linear_many is spread: every plan fits the GPU and covers its product once, and the cheapest is taken. No GPU."""
+"""How linear_many is spread: every plan fits, covers its product once, and the cheapest is taken. No GPU."""
 
 from __future__ import annotations
 

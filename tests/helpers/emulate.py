@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +61,11 @@ def for_cpu(source: str) -> str:
         f"KERNEL_ENTRY({name or listed}, {own or cluster or 1})\n"
         for own, name, listed, cluster in _ENTRY.findall(source)
     )
-    return '#include "cuda_on_cpu.hpp"\n' + _SHARED.sub(r"\1* \2 = (\1*)shared_memory;", plain) + entries
+    return (
+        '#include "standard.hpp"\n#include "cuda_on_cpu.hpp"\n'
+        + _SHARED.sub(r"\1* \2 = (\1*)shared_memory;", plain)
+        + entries
+    )
 
 
 @dataclass
@@ -102,22 +108,39 @@ class EmulatedDevice:
     def _compile(self, unit: Unit) -> ctypes.CDLL:
         stem = self.folder / f"{len(self._libraries)}-{unit.stem}"
         stem.with_suffix(".cpp").write_text(for_cpu(spliced(unit.stem)))
-        options = [
-            "-std=c++17",
-            "-O0",
-            "-w",
-            f"-I{MODEL}",
+        macros = [
             *(f"-D{name}={value}" for name, value in unit.macros),
             *([f"-DARCH={self.arch}"] if self.arch else []),
-            *(["-DTOGETHER", "-pthread", "-O1"] if self.together else []),
+            *(["-DTOGETHER"] if self.together else []),
+            *(["-DHOPPER"] if self.hopper else []),
         ]
         library = stem.with_suffix(".so")
-        command = ["g++", *options, *(["-DHOPPER"] if self.hopper else []), "-shared", "-fPIC"]
-        done = subprocess.run(
-            [*command, str(stem.with_suffix(".cpp")), "-o", str(library)],
-            capture_output=True,
-            text=True,
-            check=False,
+        _compiler(
+            f"-I{_headers(self.folder)}",
+            f"-I{MODEL}",
+            *macros,
+            "-shared",
+            str(stem.with_suffix(".cpp")),
+            "-o",
+            str(library),
         )
-        assert done.returncode == 0, done.stderr[:4000]
         return ctypes.CDLL(str(library))
+
+
+def _compiler(*arguments: str) -> None:
+    """Threads jump from stack to stack, which checks of the C library take for an error."""
+    options = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-w", "-pthread", "-fPIC"]
+    done = subprocess.run(["g++", *options, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:4000]
+
+
+def _headers(folder: Path) -> Path:
+    """Where headers of the C++ library lie compiled, a third of the work for a kernel: once a run, beside `folder`."""
+    run = folder.parent.parent if "PYTEST_XDIST_WORKER" in os.environ else folder.parent
+    ahead = run / "headers"
+    if not ahead.exists():
+        making = Path(tempfile.mkdtemp(dir=run))
+        _compiler("-x", "c++-header", str(MODEL / "standard.hpp"), "-o", str(making / "standard.hpp.gch"))
+        with suppress(OSError):  # another process of the run was quicker
+            making.rename(ahead)
+    return ahead

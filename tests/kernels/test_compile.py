@@ -5,33 +5,20 @@ A kernel that spills is right and several times too slow, so local memory fails 
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 
 from benchmarks.qwen_shapes import MODELS, linears
 from llmrs_cli.kernels import attend_few, attend_prefill
 from llmrs_cli.kernels.catalog import HOPPER, all_units, head_units, packed_units, wide_units
-from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, compile_unit
+from llmrs_cli.kernels.loader import ARCHITECTURES, Unit
 from llmrs_cli.kernels.resources import Resources, parse
+from tests.helpers.compiled import resources, spills
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
 
 MAX_UNITS = 60
 GOLDEN_HEAD_DIMS = 16, 32
 """Head sizes of the tiny golden checkpoints, compiled for one architecture only."""
-
-
-def spills(unit: Unit, arch: str) -> list[str]:
-    found: list[Resources] = parse(compile_unit(unit, arch).log)
-    assert found, f"the compiler reported nothing for {unit}"
-    return [f"{unit}: {kernel.name} ({kernel.local_bytes} bytes)" for kernel in found if kernel.local_bytes]
-
-
-def spills_of(units: tuple[Unit, ...], arch: str) -> list[str]:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return [line for lines in pool.map(lambda unit: spills(unit, arch), units) for line in lines]
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
@@ -43,7 +30,7 @@ def test_there_are_not_too_many_units(arch: str) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_no_kernel_takes_local_memory(arch: str) -> None:
-    assert spills_of(all_units(arch), arch) == []
+    assert spills(all_units(arch), arch) == []
 
 
 @pytest.mark.parametrize("head_dim", [96, 128])
@@ -51,7 +38,7 @@ def test_two_blocks_that_decode_find_registers_beside_one_of_prompts(head_dim: i
     plan = attend_few.default_plan(head_dim, 1, little=False)
     prompts = attend_prefill.unit(True, head_dim, attend_prefill.shape_for(head_dim))
     (most, *_), (beside, *_) = (
-        sorted((kernel.registers for kernel in parse(compile_unit(unit, "sm_90a").log)), reverse=True)
+        sorted((kernel.registers for kernel in resources(unit, "sm_90a")), reverse=True)
         for unit in (attend_few.unit(True, head_dim, plan), prompts)
     )
     threads = 32 * plan.warps
@@ -65,12 +52,12 @@ def in_eights(registers: int) -> int:
 
 @pytest.mark.parametrize("head_dim", GOLDEN_HEAD_DIMS)
 def test_small_heads_compile(head_dim: int) -> None:
-    assert spills_of(head_units(True, head_dim, "sm_80"), "sm_80") == []
+    assert spills(head_units(True, head_dim, "sm_80"), "sm_80") == []
 
 
 @pytest.mark.parametrize(("arch", "bf16", "group"), [("sm_90a", False, 32), ("sm_80", True, 64)])
 def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int) -> None:
-    assert spills_of(packed_units(bf16, group, arch), arch) == []
+    assert spills(packed_units(bf16, group, arch), arch) == []
 
 
 def wide(bf16: bool, *names: str) -> tuple[Unit, ...]:
@@ -82,7 +69,7 @@ def wide(bf16: bool, *names: str) -> tuple[Unit, ...]:
 def test_products_of_many_tokens_compile(bf16: bool, names: tuple[str, ...]) -> None:
     units = wide(bf16, *names)
     assert len(units) >= 4 * len(names)
-    assert spills_of(units, HOPPER) == []
+    assert spills(units, HOPPER) == []
 
 
 def test_what_serves_two_models_is_built_once() -> None:

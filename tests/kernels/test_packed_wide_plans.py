@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels import packed_plans
-from llmrs_cli.kernels.loader import Unit, compile_unit
 from llmrs_cli.kernels.marlin_layout import GROUPS, TILE_COLUMNS, UNIT_ROWS, Layout
 from llmrs_cli.kernels.packed_wide import unit
 from llmrs_cli.kernels.packed_wide_plans import (
@@ -24,9 +22,9 @@ from llmrs_cli.kernels.packed_wide_plans import (
     plan_for,
     plans,
 )
-from llmrs_cli.kernels.resources import parse
 from llmrs_cli.kernels.tensor_map import MAX_ROWS
 from llmrs_cli.kernels.wide_plans import at_once
+from tests.helpers.compiled import spills
 from tests.kernels.test_shapes import BLOCK_LIMITS
 
 TOKENS = st.integers(FEWEST_TOKENS, MOST_TOKENS)
@@ -126,16 +124,6 @@ def test_a_plan_says_what_it_takes() -> None:
 # -- what the compiler says of them -------------------------------------------------------------------------
 
 
-def spills(units: tuple[Unit, ...]) -> list[str]:
-    def local(unit: Unit) -> list[str]:
-        found = parse(compile_unit(unit, "sm_90a").log)
-        assert found, f"the compiler reported nothing for {unit}"
-        return [str(unit) for kernel in found if kernel.local_bytes]
-
-    with ThreadPoolExecutor(2) as pool:
-        return [line for lines in pool.map(local, units) for line in lines]
-
-
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("bf16", "group", "name"), [(False, 128, "7b"), (True, 32, "0.5b")])
 def test_no_product_of_qwen_takes_local_memory(bf16: bool, group: int, name: str) -> None:
@@ -143,7 +131,7 @@ def test_no_product_of_qwen_takes_local_memory(bf16: bool, group: int, name: str
     packed = [(Layout(n, k, group), epilogue) for n, k, epilogue in linears(name) if epilogue != "logits"]
     units = packed_plans.wide_units(bf16, packed, 132, hopper=True)
     assert len(units) > 4 * len(STEPS_OF_TOKENS) / 2
-    assert spills(units) == []
+    assert spills(units, "sm_90a") == []
 
 
 @pytest.mark.parametrize("tokens", MOST_WARPGROUPS)
@@ -152,4 +140,4 @@ def test_the_largest_blocks_of_each_tile_keep_to_their_registers(tokens: int) ->
     layout = Layout(3584, 18944, 64)
     largest = [PackedWidePlan(120, tokens, MOST_WARPGROUPS[tokens], slices) for slices in (1, 3, 8)]
     smaller = [PackedWidePlan(120, tokens, plans - 1, 2) for plans in (MOST_WARPGROUPS[tokens],) if plans > 1]
-    assert spills(tuple(unit(True, layout, plan, "add") for plan in (*largest, *smaller))) == []
+    assert spills((unit(True, layout, plan, "add") for plan in (*largest, *smaller)), "sm_90a") == []

@@ -5,20 +5,7 @@
 // warp-wide instruction waits for its lanes, does the work of all of them, and lets them go on. Fragments follow the PTX
 // manual's tables, not our kernels.
 #pragma once
-#include <ucontext.h>
-
-#include <chrono>
-#include <cmath>
-#include <condition_variable>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <mutex>
-#include <thread>
-#include <tuple>
-#include <vector>
+#include "standard.hpp"
 
 #define __device__
 #define __global__
@@ -74,6 +61,7 @@ alignas(1024) OF_BLOCK u8 shared_memory[256 << 10];
     std::abort();
 }
 
+constexpr int STACK = 64 << 10;
 struct Copy { u8* to; const u8* from; bool valid; };
 struct Gathering {  // threads that wait for one another
     int size = 0, arrived = 0;
@@ -81,8 +69,8 @@ struct Gathering {  // threads that wait for one another
     void* given[1024];
 };
 struct Fibre {
-    ucontext_t context;
-    std::vector<u8> stack;
+    jmp_buf place;  // where it goes on
+    bool begun = false;
     dim3 index;
     bool done = false;
     const Gathering* waits = nullptr;  // until it is no longer at `seen`
@@ -94,8 +82,9 @@ struct Block {
     std::vector<Fibre> fibres;
     std::vector<Gathering> warps, warpgroups;
     Gathering all, meetings[16];
-    ucontext_t scheduler;
+    jmp_buf scheduler;
     int current = 0;
+    int lookers = 0;  // threads that found nothing in this round
     bool eager = false;  // copies land at once instead of when they are waited for
     void (*body)(void*) = nullptr;
     void* argument = nullptr;
@@ -103,8 +92,9 @@ struct Block {
 OF_BLOCK Block block;
 
 inline Fibre& self() { return block.fibres[block.current]; }
+// Jumps between stacks: unlike swapcontext they need no call of the system, which would take most of the time.
 inline void yield() {
-    swapcontext(&self().context, &block.scheduler);
+    if (!_setjmp(self().place)) _longjmp(block.scheduler, 1);
     threadIdx = self().index;
 }
 
@@ -120,6 +110,11 @@ template <class Work> void meet(Gathering& group, int place, void* given, Work w
     self().waits = &group, self().seen = group.generation;
     yield();
 }
+// For those who wait for something else than a gathering, and look for it themselves.
+inline void look_again() {
+    block.lookers++;
+    yield();
+}
 inline Gathering& my_warp() { return block.warps[threadIdx.x / 32]; }
 inline int my_lane() { return threadIdx.x % 32; }
 
@@ -132,7 +127,33 @@ inline void start() {
         if (!group.empty()) fail("ends with copies in flight");
     if (!self().open.empty()) fail("ends with copies in flight");
     self().done = true;
-    swapcontext(&self().context, &block.scheduler);
+    _longjmp(block.scheduler, 1);
+}
+
+// Stacks outlive their block, so that memory is asked for once. Each library has its own: within the function they would
+// be everybody's, of those too that hold them for a thread.
+OF_BLOCK std::vector<std::unique_ptr<u8[]>> stacks;
+inline u8* stack_of(int thread) {
+    while (int(stacks.size()) <= thread) stacks.emplace_back(new u8[STACK]);
+    return stacks[thread].get();
+}
+inline void begin(int thread) {
+    ucontext_t context;
+    getcontext(&context);
+    context.uc_stack.ss_sp = stack_of(thread);
+    context.uc_stack.ss_size = STACK;
+    context.uc_link = nullptr;
+    makecontext(&context, start, 0);
+    setcontext(&context);
+}
+// Lets a thread run until it waits or ends.
+inline void resume(int thread) {
+    Fibre& fibre = block.fibres[thread];
+    block.current = thread;
+    if (_setjmp(block.scheduler)) return;
+    if (fibre.begun) _longjmp(fibre.place, 1);
+    fibre.begun = true;
+    begin(thread);
 }
 
 // 0 … count - 1 in an order that depends on the seed.
@@ -147,7 +168,6 @@ inline std::vector<int> shuffled(int count, u64& seed) {
 }
 
 inline void run_block(int threads, u64& seed) {
-    constexpr int STACK = 64 << 10;
     block.fibres = std::vector<Fibre>(threads);
     block.warps = std::vector<Gathering>(threads / 32);
     block.warpgroups = std::vector<Gathering>((threads + 127) / 128);
@@ -158,30 +178,21 @@ inline void run_block(int threads, u64& seed) {
     block.all.size = threads;
     std::memset(shared_memory, 0xff, sizeof shared_memory);  // NaN in every type
     const std::vector<int> order = shuffled(threads, seed);
-    for (int i = 0; i < threads; i++) {
-        Fibre& fibre = block.fibres[i];
-        fibre.index = {i, 0, 0};
-        fibre.stack.resize(STACK);
-        getcontext(&fibre.context);
-        fibre.context.uc_stack.ss_sp = fibre.stack.data();
-        fibre.context.uc_stack.ss_size = STACK;
-        fibre.context.uc_link = nullptr;
-        makecontext(&fibre.context, start, 0);
-    }
+    for (int i = 0; i < threads; i++) block.fibres[i].index = {i, 0, 0};
     block.eager = seed >> 40 & 1;
     int living = threads;
-    for (bool moved = true; living;) {
+    for (int moved = 1; living;) {
         if (!moved) fail("its threads wait for each other");
-        moved = false;
+        moved = block.lookers = 0;
         for (int i : order) {
             Fibre& fibre = block.fibres[i];
             if (fibre.done || (fibre.waits && fibre.waits->generation == fibre.seen)) continue;
             fibre.waits = nullptr;
-            block.current = i;
-            swapcontext(&block.scheduler, &block.fibres[i].context);
-            living -= block.fibres[i].done;
-            moved = true;
+            resume(i);
+            living -= fibre.done;
+            moved++;
         }
+        if (block.lookers == moved) std::this_thread::yield();  // what they look for, another block does
     }
 }
 
@@ -384,8 +395,7 @@ inline void barrier_wait(u32 address, u32 parity) {
             }
         }
         if (std::chrono::steady_clock::now() - began > std::chrono::seconds(20)) fail("nobody comes to a barrier");
-        std::this_thread::yield();
-        yield();
+        look_again();
     }
 }
 inline void bulk_copy(u32 to, std::vector<u8> bytes, u32 barrier) {
@@ -479,8 +489,7 @@ inline void cluster_begun() {
             std::lock_guard held(cluster.mutex);
             if (cluster.begun >= cluster_size * blockDim.x) return;
         }
-        std::this_thread::yield();
-        yield();
+        look_again();
     }
 }
 inline u32 cluster_address(u32 shared, u32 rank) { return shared | rank << 24; }

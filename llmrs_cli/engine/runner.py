@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -141,14 +142,12 @@ class Runner:
         step, backend = body.step, self._backend
         rows = len(step.sample_rows)
         for part in _slices(rows):
-            tokens, piece = step.sample_tokens, step
+            piece = step
             if rows > HEAD_ROWS:
-                tokens = tokens[part]
-                piece = replace(step, sample_tokens=tokens, sample_rows=step.sample_rows[part])
-
-            def head(tokens: Array = tokens) -> Array:
-                return run_head(backend, self._model, body.left, tokens)
-
+                piece = replace(
+                    step, sample_tokens=step.sample_tokens[part], sample_rows=step.sample_rows[part]
+                )
+            head = partial(run_head, backend, self._model, body.left)
             yield backend.draw(head, self._rows, piece, None if mask is None else mask[part])
 
     def _score(self, body: _Body) -> Iterator[Any]:

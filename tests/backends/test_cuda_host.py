@@ -73,8 +73,11 @@ def test_every_section_says_what_the_chunks_say(chunks: Step, shares: int) -> No
     assert part["first_tile"][: count + 1] == np.cumsum([0, *tiles]).tolist()
     assert made.tiles >= sum(tiles) and made.tiles.bit_count() == (sum(tiles) > 0)
     drawing = [i for i, chunk in enumerate(chunks) if chunk[3]]
-    assert part["sample_tokens"] == [ends[i + 1] - 1 for i in drawing]
-    assert part["sample_rows"] == [chunks[i][0] for i in drawing]
+    assert made.drawn == len(drawing)
+    assert made.all_draw == (total == len(drawing) == count)
+    unused = made.sizes.tokens - total if made.all_draw else 0
+    assert part["sample_tokens"] == [ends[i + 1] - 1 for i in drawing] + [0] * unused
+    assert part["sample_rows"] == [chunks[i][0] for i in drawing] + [-1] * unused
     scored = [ends[i] + j for i, chunk in enumerate(chunks) for j in range(chunk[4])]
     assert part["scored_tokens"] == scored
 
@@ -179,6 +182,34 @@ def test_decoding_replays_recordings_and_launches_little_else(backend: Any, tmp_
     for _ in range(10):
         engine.step()
     assert dict(backend.device.launched) == {"scatter": 10}
+    engine.close()
+
+
+def test_any_number_of_rows_of_one_padded_size_shares_its_recordings(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=8, memory=1 << 30)
+
+    def decode(rows: int) -> None:
+        ask = SamplingParams(max_tokens=40, ignore_eos=True)
+        drain(engine, *(Request(f"{rows}-{i}", (1, 2, 3), ask) for i in range(rows)))
+
+    def recorded() -> set[Any]:
+        """Of steps without prompts."""
+        return {key for key in backend._graphs._graphs if key[0] == "draw" or not key[1]}
+
+    decode(8)
+    before = recorded()
+    for rows in (5, 6, 7):
+        decode(rows)
+    assert recorded() == before
+    assert {key[0] for key in before} == {"draw", 8}
+    engine.close()
+
+
+def test_rows_beside_prompts_are_drawn_without_a_recording(backend: Any, tmp_path: Any) -> None:
+    engine = open_random(backend, tmp_path, context=256, rows=4, memory=1 << 30)
+    for i in range(3):
+        drain(engine, Request(f"r{i}", tuple(range(20)), SamplingParams(max_tokens=1, ignore_eos=True)))
+    assert [key[0] for key in backend._graphs._graphs] == [24]
     engine.close()
 
 

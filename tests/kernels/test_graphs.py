@@ -64,6 +64,16 @@ def test_a_body_that_fails_ends_its_recording_and_leaves_no_graph(stream: Stream
     assert stream.events == ["begin", "end", "begin", "end", "launch"]
 
 
+def test_the_graphs_used_last_are_kept(stream: Stream) -> None:
+    graphs = Graphs(most=2)
+    for key in "aabbacc":
+        graphs.run(key, lambda: None)
+    stream.events.clear()
+    for key in "cab":  # b was used before a
+        graphs.run(key, lambda: None)
+    assert stream.events == ["launch", "launch", "begin", "end", "launch"]
+
+
 def test_after_addresses_have_changed_what_has_run_is_recorded_at_once(stream: Stream) -> None:
     graphs = Graphs()
     for _ in range(2):

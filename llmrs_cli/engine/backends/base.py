@@ -290,9 +290,10 @@ class Backend(ABC):
         `mask`, if given, is (R, ceil(V/32)) uint32, bit set = allowed (grammars). Changes `rows`.
         """
 
-    def draw(self, head: Callable[[], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Any:
-        """`sample` from the logits that `head` computes; a backend with graphs may record both as one."""
-        return self.sample(head(), rows, step, mask)
+    def draw(self, head: Callable[[Array], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Any:
+        """`sample` from the logits that `head` computes of tokens, (R,) indices into T; a backend with graphs may record
+        both as one, and draw for more rows than are asked for: the first R are they."""
+        return self.sample(head(step.sample_tokens), rows, step, mask)
 
     @abstractmethod
     def fetch(self, drawn: Any) -> Draws:

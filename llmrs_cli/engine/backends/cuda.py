@@ -10,6 +10,7 @@ what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import cupy as cp
@@ -355,17 +356,20 @@ class CudaBackend(Backend):
         assert isinstance(step, CudaStep)
         return self._draws.sample(logits, rows.state, step, mask)
 
-    def draw(self, head: Callable[[], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Drawn:
+    def draw(self, head: Callable[[Array], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Drawn:
         assert isinstance(rows, CudaRows)
         assert isinstance(step, CudaStep)
-        if mask is not None or step.reports >= 0:
-            return self._draws.sample(head(), rows.state, step, mask)
+        # Recorded where the number of rows follows from the body's key; beside prompts the GPU is busy for long enough.
+        if mask is not None or step.reports >= 0 or step.drawing is None:
+            return self._draws.sample(head(step.sample_tokens), rows.state, step, mask)
+        tokens, places = step.drawing
+        padded_step = replace(step, sample_tokens=tokens, sample_rows=places)
 
         def run(memory: int) -> None:
-            key = "draw", step.key, step.sample_rows.size, memory, self._head_arena.generation
-            self.run(key, lambda: self._draws.launch(head(), rows.state, step, memory))
+            key = "draw", step.key, memory, self._head_arena.generation
+            self.run(key, lambda: self._draws.launch(head(tokens), rows.state, padded_step, memory))
 
-        return self._draws.drawn(step.sample_rows.size, run)
+        return self._draws.drawn(len(tokens), run)
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:
         return self._draws.score(logits, targets, alternatives)

@@ -69,6 +69,8 @@ class CudaStep(StepArrays):
     """(T,) i32 row of each token, NO_ROW in the padding"""
     pool: Any
     """(rows, P) i32 tokens of every row"""
+    drawing: tuple[Any, Any] | None
+    """(T,) i32 `sample_tokens` and `sample_rows`, NO_ROW in the padding; None unless each token draws"""
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -164,7 +166,7 @@ class CudaRows(Rows):
     def begin(self, batch: StepBatch) -> CudaStep:
         self._stream.use()
         staged = stage(batch, self.limits.rows, self._shares, self._fixed, self._few)
-        sampled = batch.rows if staged.sizes.samples == len(batch.rows) else batch.rows[batch.samples]
+        sampled = batch.rows if staged.drawn == len(batch.rows) else batch.rows[batch.samples]
         step = self._step(staged, int(self._logprobs[sampled].max(initial=-1)))
         runs = list(self._edits())
         starts = self._counted()
@@ -185,7 +187,7 @@ class CudaRows(Rows):
 
         Only what varies freely moves at a given padded token count, and no recorded body reads it.
         """
-        shape = staged.tiles, staged.decodes, staged.few, staged.reached
+        shape = staged.tiles, staged.decodes, staged.few, staged.reached, staged.drawn
         key = staged.sizes, *shape, reports, self._arena.generation
         step = self._steps.get(key)
         if step is None:
@@ -211,8 +213,8 @@ class CudaRows(Rows):
             query_start=part["query_start"],
             context_lens=part["contexts"],
             block_tables=self.tables,
-            sample_tokens=part["sample_tokens"],
-            sample_rows=part["sample_rows"],
+            sample_tokens=part["sample_tokens"][: staged.drawn],
+            sample_rows=part["sample_rows"][: staged.drawn],
             scored_tokens=part["scored_tokens"],
             scored_targets=targets,
             table_rows=part["table_rows"],
@@ -226,6 +228,7 @@ class CudaRows(Rows):
             words=whole,
             token_rows=part["token_rows"],
             pool=self.state.pool,
+            drawing=(part["sample_tokens"], part["sample_rows"]) if staged.all_draw else None,
         )
 
     def _send(self, runs: Sequence[Run]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, StepBatch
+from llmrs_cli.engine.backends.base import HEAD_ROWS
 from llmrs_cli.engine.backends.rows import expand
 from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.attend_decode import chunk_pages
@@ -52,6 +53,7 @@ class Sizes:
     tokens: int
     """Padded."""
     samples: int
+    """Rows that draw; where each token of the step does, as many as tokens, so that one recording draws for all."""
     scored: int
 
 
@@ -95,6 +97,10 @@ class Staged:
     """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them."""
     reached: int
     """Sequences that it must look at to meet all of them, rounded up."""
+    drawn: int
+    """Rows that draw."""
+    all_draw: bool
+    """Each token does, and the sections of those that draw are padded as those of tokens."""
 
 
 def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Sequence[int] = ()) -> Staged:
@@ -106,8 +112,10 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     counts, count = batch.counts, len(batch.counts)
     ends = np.cumsum(counts, dtype=np.int32)
     total = int(ends[-1])
-    samples, scored = int(np.count_nonzero(batch.samples)), int(batch.scored.sum())
-    sizes = Sizes(rows, in_tiles(total) if fixed else padded(total), samples, scored)
+    drawn, scored = int(np.count_nonzero(batch.samples)), int(batch.scored.sum())
+    tokens = in_tiles(total) if fixed else padded(total)
+    all_draw = drawn == total and tokens <= HEAD_ROWS
+    sizes = Sizes(rows, tokens, tokens if all_draw else drawn, scored)
     at, length = cuts(sizes)
     words = np.zeros(length, np.int32)
 
@@ -131,13 +139,14 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     token_rows = words[at["token_rows"]]
     token_rows[:total] = batch.rows if one_each else np.repeat(batch.rows, counts)
     token_rows[total:] = NO_ROW
-    drawn = slice(None) if samples == count else batch.samples
-    words[at["sample_tokens"]] = ends[drawn] - 1
-    words[at["sample_rows"]] = batch.rows[drawn]
+    who = slice(None) if drawn == count else batch.samples
+    words[at["sample_tokens"]][:drawn] = ends[who] - 1
+    sample_rows = words[at["sample_rows"]]
+    sample_rows[:drawn], sample_rows[drawn:] = batch.rows[who], NO_ROW
     if scored:
         words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
     blocks, reached = _few(contexts, decode, rows, shares, few)
-    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]), blocks, reached)
+    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]), blocks, reached, drawn, all_draw)
 
 
 def _few(

@@ -22,7 +22,7 @@ from llmrs_cli.server.translate import (
     template_arguments,
 )
 from llmrs_cli.text.generate import Prompt, TextEngine
-from llmrs_cli.text.grammar import tool_calls
+from llmrs_cli.text.grammar import strict_calls, tool_calls
 from llmrs_cli.text.reasoning import ReasoningSplitter, ThoughtTokens, opening
 from llmrs_cli.text.reply import ReplyParser
 from llmrs_cli.text.tools import ToolParser, tool_parser
@@ -70,14 +70,16 @@ async def conversation(
     engine = service.engine
     service.check_model(request.model)
     options = within_budget(request.options, engine.context)
+    bound = request.must_call or bool(options.grammar)
     if request.must_call:
         options = replace(options, grammar=_forced_calls(engine, request))
+    elif request.may_call_strictly:
+        options = replace(options, grammar=strict_calls(engine.tool_style, request.tools))
     place.hold(options.n)
     if options.grammar:
         await service.check_form(options.grammar, request.form_field, exchange.caller)
     prompt = await service.in_thread(_render, engine, request)
     options = within_scores(options, [len(prompt.ids)], engine.context)
-    bound = bool(options.grammar)
     parsers = [_parser(engine, request, prompt, bound=bound) for _ in range(options.n)]
     salt = salt_of(exchange.caller, request.salt)
     async with service.answering([prompt.ids], options, salt) as answers:

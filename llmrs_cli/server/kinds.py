@@ -103,6 +103,22 @@ def text(longest: int | None = None, shortest: int = 0) -> Kind:
     return Kind(rule, read, {"type": "string", **bounds})
 
 
+def texts(most: int, longest_name: int, longest: int) -> Kind:
+    """An object of at most so many texts; lengths in characters."""
+    name, value = text(longest_name), text(longest)
+    rule = (
+        f"an object of at most {most} texts of up to {longest} characters, with names of up to {longest_name}"
+    )
+
+    def read(where: str, given: Any) -> dict[str, str]:
+        if not isinstance(given, dict) or len(given) > most or any(len(key) > longest_name for key in given):
+            raise refuse(where, rule)
+        return {key: value.read(f"{where}.{key}", entry) for key, entry in given.items()}
+
+    schema = {"propertyNames": name.schema, "additionalProperties": value.schema, "maxProperties": most}
+    return Kind(rule, read, {"type": "object", **schema})
+
+
 def one_of(*values: Any) -> Kind:
     """One of a few constants."""
     rule = " or ".join(f'"{value}"' if isinstance(value, str) else str(value).lower() for value in values)

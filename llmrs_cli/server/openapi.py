@@ -26,6 +26,12 @@ ERROR = {
         }
     },
 }
+EVENT = {
+    "type": "object",
+    "required": ["data"],
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+}
+"""Of a stream: one of those that it is made of."""
 POSTS: tuple[tuple[str, str, Table, bool], ...] = (
     ("/v1/chat/completions", "Answer a conversation", CHAT, True),
     ("/v1/chat/completions/render", "The prompt that a conversation becomes", RENDER, False),
@@ -76,7 +82,7 @@ def _post(about: str, table: Table, streams: bool, names: Sequence[str]) -> dict
 def _responses(streams: bool) -> dict[str, Any]:
     good: dict[str, Any] = {"application/json": {"schema": {"type": "object"}}}
     if streams:
-        good["text/event-stream"] = {"schema": {"type": "string"}}
+        good["text/event-stream"] = {"schema": EVENT}
     error = {"description": "An error object", "content": {"application/json": {"schema": ERROR}}}
     statuses = ("400", "401", "403", "404", "405", "408", "413", "415", "429", "431", "503")
     return {"200": {"description": "An answer", "content": good}, **dict.fromkeys(statuses, error)}

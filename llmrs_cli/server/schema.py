@@ -23,6 +23,7 @@ from llmrs_cli.server.kinds import (
     record,
     refuse,
     text,
+    texts,
 )
 
 MAX_CHOICES = 8
@@ -102,8 +103,10 @@ TOOL_CHOICE = either(
         ("type", "function"),
     ),
 )
-STREAM_OPTIONS = record({"include_usage": flag(), "include_obfuscation": flag()})
-METADATA = plain_object({"maxProperties": 16})
+OBFUSCATION = one_of(False)
+"""Padding that hides the length of tokens from whoever sees their packets: there is none."""
+STREAM_OPTIONS = record({"include_usage": flag(), "include_obfuscation": OBFUSCATION})
+METADATA = texts(16, 64, 512)
 
 SAMPLING: Table = {
     "temperature": Field(number(0.0, MAX_TEMPERATURE)),
@@ -271,7 +274,7 @@ RESPONSE: Table = {
     "background": _inert(one_of(False)),
     "truncation": _inert(one_of("disabled")),
     "include": _inert(array(text(), 0)),
-    "stream_options": _inert(record({"include_obfuscation": flag()})),
+    "stream_options": _inert(record({"include_obfuscation": OBFUSCATION})),
     "service_tier": _inert(one_of("auto", "default")),
     "safety_identifier": _inert(text()),
     "prompt_cache_key": _inert(text()),

@@ -62,6 +62,12 @@ class ChatRequest:
         """The answer is a call of a tool."""
         return self.tool_choice not in ("none", "auto")
 
+    @property
+    def may_call_strictly(self) -> bool:
+        """The answer may call tools, some of them with arguments of their schema and no others."""
+        free = self.tool_choice == "auto" and not self.options.grammar
+        return free and any(tool["function"].get("strict") for tool in self.tools)
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
@@ -109,7 +115,8 @@ def chat_request(body: Any) -> ChatRequest:
     )
     if request.must_call and options.grammar:
         raise RequestError(f"tool_choice asks for a call, so there can be no {form.field}.", param=form.field)
-    return replace(request, form_field="tools") if request.must_call else request
+    held = request.must_call or request.may_call_strictly
+    return replace(request, form_field="tools") if held else request
 
 
 def completion_request(body: Any) -> CompletionRequest:

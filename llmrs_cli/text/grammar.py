@@ -193,6 +193,27 @@ def tool_calls(style: ToolStyle, tools: Sequence[Mapping[str, Any]], *, several:
     )
 
 
+def strict_calls(style: ToolStyle, tools: Sequence[Mapping[str, Any]]) -> str:
+    """Any answer, in which calls of `strict` tools have arguments of their schema, and no unknown tool is called.
+
+    A call begins where a parser (`text.tools`) would see one: at a tag, or with a brace at the beginning.
+    """
+    argument = "arguments" if style is ToolStyle.TAGGED else "parameters"
+    functions = [tool["function"] for tool in tools]
+    calls = [
+        _call_schema(function if function.get("strict") else {"name": function["name"]}, argument)
+        for function in functions
+    ]
+    _check_size(calls, "tools")
+    call = f"call: %json {json.dumps({'anyOf': calls, 'x-guidance': BLANKS})}"
+    if style is ToolStyle.BARE:
+        return lark(f"start: call | OTHER\nOTHER: /([ \\n]*[^ \\n{{](.|\\n)*)?/\n{call}")
+    return lark(
+        f"start: one* ANY\nopen[lazy]: ANY {json.dumps(OPEN)}\nANY: /(.|\\n)*/\n"
+        f"one: open BLANK call BLANK {json.dumps(CLOSE)}\nBLANK: /[ \\n]{{0,8}}/\n{call}"
+    )
+
+
 def _call_schema(function: Mapping[str, Any], argument: str) -> dict[str, Any]:
     parameters = function.get("parameters") or {"type": "object"}
     return {

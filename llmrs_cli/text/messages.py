@@ -8,17 +8,21 @@ templates understand; what would be dropped without a word is refused instead, b
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
-from llmrs_cli.errors import RequestError, quoted
+from llmrs_cli.errors import RequestError, escaped, quoted
 from llmrs_cli.text.tokenizer import check_text
 
 MAX_MESSAGES = 4096
 MAX_TOOLS = 128
 MAX_DEPTH = 64
 ROLES = ("system", "user", "assistant", "tool")
+KEYS = ("role", "content", "tool_calls", "tool_call_id", "reasoning_content")
+"""Of a message, whatever a template makes of them; others are taken if it reads them."""
 RESERVED = frozenset(
     {
         *("messages", "tools", "documents", "add_generation_prompt", "continue_final_message"),
@@ -68,6 +72,7 @@ def _message(message: Any, where: str, source: str) -> dict[str, Any]:
         raise RequestError("Each message must be an object with role and content.", param=where)
     copied: dict[str, Any] = _plain(message, where)
     copied["role"] = _role(copied.get("role"), where, source)
+    _check_keys(copied, where, source)
     if copied.get("content") is None and copied["role"] != "assistant":
         raise RequestError("A message must have content.", param=f"{where}.content")
     copied["content"] = _content(copied.get("content"), f"{where}.content")
@@ -93,6 +98,28 @@ def _role(role: Any, where: str, source: str) -> str:
     )
 
 
+def _check_keys(message: Mapping[str, Any], where: str, source: str) -> None:
+    """Nothing that was said of a message is dropped without a word, but the name of a tool that answers: its call
+    has it. Empty fields say nothing."""
+    for key, value in message.items():
+        known = key in KEYS or (key == "name" and message["role"] == "tool")
+        if known or value is None or value == [] or _reads(source, key):
+            continue
+        near = get_close_matches(key, KEYS, n=1)
+        raise RequestError(
+            f"This model's chat template has no place for {quoted(key)} in a message.",
+            code="unknown_field",
+            param=f"{where}.{escaped(key)[:256]}",
+            hint=f"Did you mean {near[0]}?" if near else None,
+        )
+
+
+def _reads(source: str, key: str) -> bool:
+    """Whether a template asks its messages for `key`."""
+    access = rf"\b(message|msg|m)(\.|\[['\"]|\.get\(['\"]){re.escape(key)}\b"
+    return re.search(access, source) is not None
+
+
 def _content(content: Any, where: str) -> str:
     """Text, or the texts of all parts joined without anything between them; null is empty, as beside calls."""
     if content is None:
@@ -110,6 +137,13 @@ def _part(part: Any, where: str) -> str:
         raise RequestError(f"Content of type {quoted(kind)} is not supported; only text is.", param=where)
     if not isinstance(part.get("text"), str):
         raise RequestError("A part of type text must have a text.", param=where)
+    for key in part:
+        if key not in ("type", "text") and part[key] is not None:
+            raise RequestError(
+                f"A part of type text has no {quoted(key)}.",
+                code="unknown_field",
+                param=f"{where}.{escaped(key)[:256]}",
+            )
     return str(part["text"])
 
 

@@ -1,6 +1,7 @@
 """One scripted checkpoint for the server's tests: what it says depends on the last character it reads.
 
-A chat ends with a newline and gets "Hello world". To reach another script, let the prompt of a completion
+A chat ends with a newline and gets "Hello world", or with an R and gets a thought first, if its template is told
+`enable_thinking`. To reach another script, let the prompt of a completion
 end with its letter, or the beginning of an answer that is to be continued.
 """
 
@@ -14,6 +15,7 @@ from tests.helpers.ladder import TOP, Ladder, chain, step_ids, write_ladder
 TEMPLATE = (
     "{%- if tools %}{{- '<|im_start|>system\\n' + (tools | tojson) + '<tool_call>' + '<|im_end|>\\n' }}{%- endif %}"
     + CHAT_TEMPLATE
+    + "{%- if enable_thinking %}{{- 'R' }}{%- endif %}"
 )
 VOCAB, CONTEXT = 384, 512
 TOOLS_REPLY = (

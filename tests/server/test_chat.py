@@ -194,9 +194,40 @@ def test_a_seed_gives_the_same_answer_among_others(server: Served) -> None:
 
 
 def test_thoughts_come_apart_from_the_answer(server: Served) -> None:
-    # A thought can only begin an answer, so this one is asked for by a bias.
-    answer = both(server, chat(logit_bias={"304": 100}, max_tokens=6))
-    assert answer["content"] == "" or "<think>" not in answer["content"]
+    body = chat(chat_template_kwargs={"enable_thinking": True})
+    answer = both(server, body)
+    assert (answer["reasoning"], answer["content"], answer["finish"]) == ("hmm", "so", "stop")
+    usage = ask(server, **body).json["usage"]
+    assert (usage["completion_tokens"], usage["completion_tokens_details"]["reasoning_tokens"]) == (5, 3)
+
+
+def test_a_thought_that_does_not_end_is_all_there_is(server: Served) -> None:
+    answer = both(server, chat(chat_template_kwargs={"enable_thinking": True}, max_tokens=2))
+    assert (answer["reasoning"], answer["content"], answer["finish"]) == ("hmm", "", "length")
+
+
+def strict(kind: str, name: str = "f") -> list[dict[str, Any]]:
+    """Tools of which `name` takes an `a` of this kind and nothing else."""
+    schema = {"type": "object", "properties": {"a": {"type": kind}}, "additionalProperties": False}
+    return [
+        {"type": "function", "function": {"name": name, "parameters": schema, "strict": True}},
+        {"type": "function", "function": {"name": "g"}},
+    ]
+
+
+def test_a_strict_tool_is_called_as_its_schema_has_it_or_not_at_all(server: Served) -> None:
+    """The script wants to say {"a": 1}."""
+    as_asked = both(server, chat("T", tools=strict("integer")))
+    assert [(call["name"], call["arguments"]) for call in as_asked["calls"]] == [
+        ("f", '{"a": 1}'),
+        ("g", "{}"),
+    ]
+    held = both(server, chat("T", tools=strict("string")))
+    assert (held["content"][:11], held["calls"]) == ("Let me see.", [])
+    thought = both(server, chat(tools=strict("string"), chat_template_kwargs={"enable_thinking": True}))
+    assert (thought["reasoning"], thought["content"]) == ("hmm", "so")
+    refused = ask(server, **chat(tools=strict("wizard")))
+    assert (refused.status, refused.error["param"]) == (400, "tools")
 
 
 def test_a_continued_answer_is_content(server: Served) -> None:
@@ -326,8 +357,8 @@ def test_an_empty_message_is_answered(server: Served, message: Any) -> None:
 def test_too_long_a_prompt_is_refused_with_both_numbers(server: Served) -> None:
     reply = ask(server, messages=[{"role": "user", "content": "a" * 600}])
     assert (reply.status, reply.error["code"]) == (400, "context_length_exceeded")
-    assert "512" in reply.error["message"]
-    assert "6" in reply.error["message"]
+    prompt = server.post("/tokenize", {"messages": [{"role": "user", "content": "a" * 600}]}).json["count"]
+    assert f"{prompt} tokens; the context holds 512" in reply.error["message"]
 
 
 def test_an_answer_beyond_the_context_ends_there(server: Served) -> None:
@@ -386,6 +417,13 @@ BAD: dict[str, list[Any]] = {
     "store": [True],
     "tool_choice": ["required"],
     "prompt_logprobs": [6, -1],
+    "metadata": [{str(i): "" for i in range(17)}, {"a": 1}, {"a" * 65: ""}, {"a": "b" * 513}],
+    "stream_options": [{"include_usage": True}],
+    "messages": [
+        [{**USER, "contnet": "hi"}],
+        [{**USER, "name": "me"}],
+        [{"role": "user", "content": [{"type": "text", "text": "hi", "txt": "a"}]}],
+    ],
 }
 
 
@@ -409,6 +447,13 @@ def test_an_unknown_field_is_refused_with_the_nearest_name(server: Served) -> No
     reply = ask(server, **chat(temprature=1))
     assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "unknown_field", "temprature")
     assert "temperature" in reply.error["message"]
+
+
+def test_padding_against_eavesdroppers_is_refused_where_there_is_none(server: Served) -> None:
+    for include, status in ((True, 400), (False, 200)):
+        assert (
+            ask(server, **chat(stream=True, stream_options={"include_obfuscation": include})).status == status
+        )
 
 
 def test_absent_and_null_are_the_same(server: Served) -> None:

@@ -210,6 +210,41 @@ def test_bare_calls_have_parameters() -> None:
     assert not takes(form, '{"name": "f", "arguments": {"a": 1}}')
 
 
+STRICT = [{"type": "function", "function": {"name": "f", "parameters": PARAMETERS, "strict": True}}, TOOLS[1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", True),
+        ("Let me see. <tool_cal", True),
+        (f"Let me see.\n{TAGGED_F}\n{TAGGED_F} Done.", True),
+        (TAGGED_F.replace("1", '"1"'), False),
+        (TAGGED_F.replace('"f"', '"h"'), False),
+        (f"{TAGGED_F}{TAGGED_F.replace('1', '1.5')}", False),
+        (TAGGED_F.replace('"f"', '"g"').replace("1", '"anything"'), True),
+        ("<tool_call>\nno call", False),
+    ],
+)
+def test_strict_tools_are_called_by_their_schema_or_not_at_all(text: str, taken: bool) -> None:
+    assert takes(grammar.strict_calls(ToolStyle.TAGGED, STRICT), text) is taken
+
+
+@pytest.mark.parametrize(
+    ("text", "taken"),
+    [
+        ("", True),
+        ("Let {me} see.", True),
+        ('{"name": "f", "parameters": {"a": 1}}', True),
+        ('{"name": "f", "parameters": {"a": "1"}}', False),
+        ('\n {"a": 1}', False),
+        (" \nA {", True),
+    ],
+)
+def test_so_are_those_that_stand_bare(text: str, taken: bool) -> None:
+    assert takes(grammar.strict_calls(ToolStyle.BARE, STRICT), text) is taken
+
+
 def test_a_tool_whose_schema_cannot_be_kept_to_is_refused() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
     with pytest.raises(RequestError):

@@ -105,6 +105,45 @@ def test_an_unknown_role_is_refused(role: Any) -> None:
     assert error.value.param == "messages[0].role"
 
 
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_field_that_no_template_reads_is_refused(role: str) -> None:
+    for key, value in (("contnet", "a"), ("name", "me"), ("prefix", True), ("a\x1b[b", 1)):
+        with pytest.raises(RequestError, match="no place for") as error:
+            checked({"role": role, "content": "hi", key: value})
+        assert (error.value.param or "").startswith("messages[0].")
+        assert str(error.value).isprintable()
+    with pytest.raises(RequestError, match="Did you mean content"):
+        checked({"role": role, "content": "hi", "contnet": "a"})
+
+
+@pytest.mark.parametrize("access", ["message.name", "message['name']", 'msg["name"]', "m.get('name')"])
+def test_a_field_that_the_template_reads_reaches_it(access: str) -> None:
+    message = {**user(), "name": "me"}
+    assert checked(message, source=f"{{{{ {access} }}}}").messages[0]["name"] == "me"
+    with pytest.raises(RequestError):
+        checked(message, source="{{ tool_call.name }}")
+
+
+def test_what_clients_send_back_of_an_answer_is_taken() -> None:
+    answer: dict[str, Any] = {
+        "role": "assistant",
+        "content": "hi",
+        "reasoning_content": "hm",
+        "refusal": None,
+        "annotations": [],
+    }
+    result = {"role": "tool", "content": "1", "tool_call_id": "c1", "name": "f"}
+    assert [message["content"] for message in checked(user(), answer, result).messages] == ["hi", "hi", "1"]
+
+
+@pytest.mark.parametrize("part", [{"txt": "a"}, {"image_url": "x"}])
+def test_a_part_has_nothing_beside_its_text(part: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as error:
+        checked(user([{"type": "text", "text": "a", **part}]))
+    assert error.value.param == f"messages[0].content[0].{next(iter(part))}"
+    assert checked(user([{"type": "text", "text": "a", "cache_control": None}])).messages[0]["content"] == "a"
+
+
 @pytest.mark.parametrize(
     "messages", [[], ["hi"], [user()] * (MAX_MESSAGES + 1)], ids=["none", "text", "too many"]
 )

@@ -6,6 +6,7 @@ seconds of a monotonic clock that the engine reads.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ from llmrs_cli.engine.types import FinishReason, TokenEvent
 
 RECENT_STEPS = 256
 """Step timings that are kept."""
+QUEUE_BOUNDS = (
+    *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0),
+)
+"""Upper bounds of the classes of waits, in seconds; one more holds what is above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class EngineStats:
     """Requests that have been part of a step."""
     queue_seconds: float
     """Summed over them: from submit to the launch of their first step."""
+    queued: tuple[int, ...]
+    """How many of them waited so long: one count for each of `QUEUE_BOUNDS`, and one for more."""
     answered: int
     """Requests that have given a token."""
     first_token_seconds: float
@@ -88,6 +96,7 @@ class Recorder:
         self._prompt_tokens = self._cached_tokens = 0
         self._generated_tokens = self._computed_tokens = self._steps = 0
         self._queue_seconds = self._first_token_seconds = 0.0
+        self._queued = [0] * (len(QUEUE_BOUNDS) + 1)
 
     def submitted(self, request_id: str, prompt_tokens: int, now: float) -> None:
         self._requests += 1
@@ -102,6 +111,7 @@ class Recorder:
                 arrival.started = True
                 self._started += 1
                 self._queue_seconds += now - arrival.at
+                self._queued[bisect_left(QUEUE_BOUNDS, now - arrival.at)] += 1
 
     def gave(self, events: Iterable[TokenEvent], now: float) -> None:
         arrivals = self._arrivals
@@ -142,6 +152,7 @@ class Recorder:
             preemptions=preemptions,
             started=self._started,
             queue_seconds=self._queue_seconds,
+            queued=tuple(self._queued),
             answered=self._answered,
             first_token_seconds=self._first_token_seconds,
             recent=tuple(self._recent),

@@ -85,7 +85,7 @@ class _Endpoint:
         try:
             await self._answer(Exchange(self._service, scope, receive, send))
         except ClientGone:
-            return
+            scope["left"] = True
 
 
 async def _page(exchange: Exchange) -> None:

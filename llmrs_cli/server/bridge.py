@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from llmrs_cli.engine.types import TokenEvent, entries, joined, split
+from llmrs_cli.engine.types import FinishReason, TokenEvent, entries, joined, split
 from llmrs_cli.server.faults import HttpError, overloaded
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.text.events import TextEvent, Usage
@@ -111,6 +111,11 @@ class Answers:
             work += _work(portion[-1][1])
         self.work += work
         return portion
+
+    def reasons(self) -> list[FinishReason]:
+        """Why each answer that was begun has ended, or is ended now."""
+        found = (reason for generation in self.generations for reason in generation.reasons)
+        return [reason or FinishReason.ABORT for reason in found]
 
     def usage(self) -> Usage:
         """Tokens of all answers so far."""

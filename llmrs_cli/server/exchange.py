@@ -206,8 +206,6 @@ class Exchange:
             metrics.between.observe(now - self._last)
         self._last = now
         ends = [news.finish_reason for _, news in batch if news.finish_reason is not None]
-        for reason in ends:
-            metrics.finished(reason.value)
         if FinishReason.ABORT in ends:
             raise unavailable("The server is shutting down.", "shutting_down")
         if ends and answers.finished:

@@ -32,12 +32,12 @@ class AccessLog:
 
     @contextmanager
     def request(self, scope: Mapping[str, Any], outcome: Outcome) -> Iterator[None]:
-        """Around the whole of a request; a response that never began has status 499."""
+        """Around the whole of a request; one whose client did not stay for all of its response has status 499."""
         began = time.monotonic()
         try:
             yield
         finally:
-            status = outcome.status or 499
+            status = 499 if scope.get("left") else outcome.status or 499
             self._metrics.responded(_route(scope), status)
             self._write(
                 {

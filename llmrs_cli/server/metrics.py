@@ -7,12 +7,14 @@ where the client is: they hold the queue, the pipe and the tokenizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
-from llmrs_cli.engine.stats import EngineStats
+from llmrs_cli.engine.stats import QUEUE_BOUNDS, EngineStats
 
 FIRST_TOKEN = (0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
 BETWEEN = (0.001, 0.002, 0.004, 0.006, 0.008, 0.012, 0.016, 0.024, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024)
@@ -40,13 +42,13 @@ class Metrics:
         self.whole = histogram("e2e_request_latency_seconds", "From request to last token.", WHOLE)
         self._finished = Counter(
             "llmrs:request_success",
-            "Answers by reason.",
+            "Answers that have ended, by reason: abort if the client left.",
             ["model_name", "finished_reason"],
             registry=self._registry,
         )
         self._responses = Counter(
             "llmrs:http_responses",
-            "Responses by route and status.",
+            "Responses by route and status: 499 if the client left before the end.",
             ["path", "status"],
             registry=self._registry,
         )
@@ -97,8 +99,10 @@ class _EngineCollector(Collector):
             counter = CounterMetricFamily(f"llmrs:{name}", about, labels=["model_name"])
             counter.add_metric([self._model], count)
             yield counter
-        queued = SummaryMetricFamily(
+        queued = HistogramMetricFamily(
             "llmrs:request_queue_time_seconds", "Between arrival and first step.", labels=["model_name"]
         )
-        queued.add_metric([self._model], count_value=stats.started, sum_value=stats.queue_seconds)
+        bounds = [*map(floatToGoString, QUEUE_BOUNDS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(stats.queued), strict=True))
+        queued.add_metric([self._model], buckets, sum_value=stats.queue_seconds)
         yield queued

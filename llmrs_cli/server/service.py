@@ -150,6 +150,8 @@ class Service:
         finally:
             answers.cancel()
             self._active.discard(answers)
+            for reason in answers.reasons():
+                self.metrics.finished(reason.value)
 
     def cut_all(self) -> None:
         """End what is under way; each request is told."""

@@ -125,6 +125,11 @@ class Generation:
         """Every choice has ended."""
         return not self._left
 
+    @property
+    def reasons(self) -> list[FinishReason | None]:
+        """Why each choice has ended, None if it has not."""
+        return [choice.finish for choice in self._choices.values()]
+
     def cancel(self) -> None:
         """End the choices that still run, soon; they keep what they have."""
         for id, choice in self._choices.items():

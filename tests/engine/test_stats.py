@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.engine.plan import Chunk, StepPlan
-from llmrs_cli.engine.stats import RECENT_STEPS, EngineStats, Recorder, StepTiming
+from llmrs_cli.engine.stats import QUEUE_BOUNDS, RECENT_STEPS, EngineStats, Recorder, StepTiming
 from llmrs_cli.engine.types import FinishReason, TokenEvent
 
 STOP = FinishReason.STOP
@@ -40,8 +42,9 @@ def test_an_engine_that_has_done_nothing_has_counted_nothing() -> None:
         1,
     )
     counted = {field.name for field in fields(EngineStats)} - {
-        *("running", "waiting", "blocks", "blocks_used", "preemptions", "finished", "recent")
+        *("running", "waiting", "blocks", "blocks_used", "preemptions", "finished", "recent", "queued")
     }
+    assert not any(stats.queued)
     assert all(getattr(stats, name) == 0 for name in counted)
     assert stats.finished == dict.fromkeys(FinishReason, 0)
     assert stats.recent == ()
@@ -71,6 +74,16 @@ def test_a_request_that_is_launched_again_has_started_once() -> None:
     for now in (1.0, 2.0, 3.0):
         recorder.launched(plan("a"), now)
     assert (taken(recorder).started, taken(recorder).queue_seconds) == (1, 1.0)
+
+
+@given(st.lists(st.floats(0, 1000), max_size=20))
+def test_waits_are_counted_by_class(waits: list[float]) -> None:
+    recorder = Recorder()
+    for number, wait in enumerate(waits):
+        recorder.submitted(str(number), 1, now=0.0)
+        recorder.launched(plan(str(number)), wait)
+    told = list(accumulate(taken(recorder).queued))
+    assert told == [sum(wait <= bound for wait in waits) for bound in (*QUEUE_BOUNDS, math.inf)]
 
 
 def test_a_request_that_ends_without_a_token_was_never_answered() -> None:

@@ -61,7 +61,7 @@ class FakeEngine:
             sink(event)
 
     def stats(self) -> EngineStats:
-        return Recorder().snapshot(running=len(self._live), waiting=0, blocks=0, blocks_used=0, preemptions=0)
+        return Recorder().snapshot(running=len(self._live), waiting=0, blocks=4, blocks_used=0, preemptions=0)
 
     def close(self) -> None:
         self.closed = True

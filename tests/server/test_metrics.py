@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
 import time
 
 import pytest
 
+from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.server.child import PACE
+from tests.helpers.bench import Bench, Client
 from tests.helpers.served import Served, wait_until
 
 SERIES = {
     **dict.fromkeys(("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"), "gauge"),
     **dict.fromkeys(("time_to_first_token_seconds", "inter_token_latency_seconds"), "histogram"),
     "e2e_request_latency_seconds": "histogram",
-    "request_queue_time_seconds": "summary",
+    "request_queue_time_seconds": "histogram",
     **dict.fromkeys(("prompt_tokens", "generation_tokens", "prefix_cache_queries"), "counter"),
     **dict.fromkeys(("prefix_cache_hits", "request_success", "num_preemptions"), "counter"),
 }
@@ -64,6 +68,45 @@ def test_figures_follow_an_answer(server: Served, stream: bool) -> None:
     assert grown(f"request_queue_time_seconds_count{model}") == 2
     assert grown('request_success_total{finished_reason="length",model_name="script"}') == 2
     assert grown('http_responses_total{path="/v1/completions",status="200"}') == 2
+
+
+def counted(text: str, series: str) -> dict[str, float]:
+    """A counter's samples by the one label beside the model's name."""
+    found = re.findall(rf"^llmrs:{series}_total{{(.*)}} (.*)$", text, re.MULTILINE)
+    return {re.sub(r',?(model_name|path)="[^"]*",?', "", labels): float(value) for labels, value in found}
+
+
+def test_every_answer_that_was_begun_ends_once_whatever_becomes_of_its_client() -> None:
+    """Two choices each: of a stream and a whole answer whose clients leave, one that stays, and one that fails."""
+
+    def script(request: Request) -> list[TokenEvent]:
+        if request.prompt_ids[-1] == 9:
+            return [TokenEvent(request.id, finish=FinishReason.ERROR, error="No.")]
+        return [TokenEvent(request.id, (40,)), TokenEvent(request.id, (41,), finish=FinishReason.LENGTH)]
+
+    async def scene() -> str:
+        bench = Bench(script, at_once=False)
+        ask = {"prompt": [5], "max_tokens": 2, "n": 2}
+        leaving = [Client({**ask, "stream": True}), Client(ask)]
+        tasks = [bench.ask(client) for client in (*leaving, Client(ask), Client({**ask, "prompt": [9]}))]
+        while len(bench.engine.requests) < 8:
+            await asyncio.sleep(0.001)
+        bench.engine.play()
+        while not leaving[0].sent:
+            await asyncio.sleep(0.001)
+        for client in leaving:
+            client.left.set()
+        await asyncio.gather(*tasks[:2])
+        bench.engine.play()
+        await asyncio.gather(*tasks)
+        statuses = [json.loads(line)["status"] for line in bench.log.getvalue().splitlines()]
+        assert sorted(statuses) == [200, 499, 499, 500]
+        return bench.service.metrics.text().decode()
+
+    text = asyncio.run(scene())
+    ends = {'finished_reason="abort"': 5.0, 'finished_reason="length"': 2.0, 'finished_reason="error"': 1.0}
+    assert counted(text, "request_success") == ends  # one choice fails and with it the request
+    assert counted(text, "http_responses") == {'status="499"': 2.0, 'status="200"': 1.0, 'status="500"': 1.0}
 
 
 def test_a_refusal_is_a_response_and_no_answer(server: Served) -> None:

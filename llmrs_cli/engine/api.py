@@ -4,8 +4,8 @@
     events ←─ Scheduler.commit ←─ids──  runner.collect
 
 A step with rows that follow a grammar is launched in two halves: while its body runs, the ids of the step
-before are read and the masks of those rows worked out; its head waits for them. All other steps are
-launched whole.
+before are read and the masks of those rows worked out, for its head. A row whose mask is late draws in a later
+step. All other steps are launched whole.
 
 With a lookahead of 1 step n + 1 is planned and launched before the ids of step n are read, so the host
 is never in the device's way. `submit`, `abort`, `step`, `check` and `close` belong to one thread (see
@@ -177,13 +177,17 @@ class Engine:
     def _advance(self) -> None:
         scheduler, clock = self._scheduler, self._clock
         began = clock()
-        plan = scheduler.plan()
+        masks = None if self._grammars is None else self._grammars.masks
+        waiting = masks.waiting() if masks else ()
+        plan = scheduler.plan(waiting)
         planned = clock()
         if plan.chunks:
             self._launch(plan)
             self._recorder.launched(plan, planned)
         elif not scheduler.in_flight:
-            assert not self._open, "the scheduler finds nothing to do for its requests"
+            assert waiting or not self._open, "the scheduler finds nothing to do for its requests"
+            if masks and waiting:
+                masks.pause()
             return
         launched = read = clock()
         if scheduler.in_flight > self.lookahead or not plan.chunks:
@@ -210,7 +214,9 @@ class Engine:
         grammars.runner.launch_body(plan)
         if self._scheduler.in_flight > 1:
             self._give(self._scheduler.commit(self._runner.collect()))
-        grammars.runner.launch_head(grammars.masks.of(plan))
+        mask, late = grammars.masks.of(plan)
+        self._scheduler.retract(late)
+        grammars.runner.launch_head(mask)
 
     def _give(self, events: list[TokenEvent]) -> None:
         for event in events:

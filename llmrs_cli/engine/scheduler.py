@@ -12,21 +12,23 @@ sequences cannot preempt each other in turn.
 
 Fairness, as numbers. P is the part of the busy budget that decoding rows leave, at least 1.
 - No request that arrived later takes a row before one that waits for room. Only a request that waits
-  for a prefix that is being computed just now is passed, by at most `rows` others at a time, and it
-  holds its place: the bound for a big request is 0 later arrivals.
+  for a prefix that is being computed just now, or sits a step out, is passed, by at most `rows` others at a
+  time, and it holds its place: the bound for a big request is 0 later arrivals.
 - Of the prompts that are being computed the others than the oldest get ceil(P / 4), shortest first, and
   the oldest gets the rest or all it wants. So a prompt of s tokens that holds a row is computed within
   ceil((s + S) / ceil(P / 4)) steps, where S counts the tokens of shorter prompts beside it.
 
 Steps may be planned before the one before is committed (`commit` then lags behind `plan`). Launches are
 ordered, so rows and blocks that are freed meanwhile may be planned again at once; a sequence is not:
-what it has in flight is committed before it runs again. Every method leaves `check` true.
+what it has in flight is committed before it runs again. Every method leaves `check` true. (Longer than most files:
+one rule, whose parts say little without each other.)
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from itertools import islice
@@ -48,11 +50,24 @@ NUMERIC_FAULT = "The model's output for this request was not a number."
 class _Draft:
     """A plan in the making."""
 
+    out: Collection[str]
+    """Requests that sit this step out."""
     starts: list[RowStart] = field(default_factory=list)
     grants: list[BlockGrant] = field(default_factory=list)
     chunks: list[Chunk] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     """One per chunk."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A plan that awaits its commit."""
+
+    plan: StepPlan
+    sequences: list[Sequence]
+    """One per chunk."""
+    chunks: Seq[Chunk]
+    """The plan's, but for what was retracted."""
 
 
 class Scheduler:
@@ -70,8 +85,7 @@ class Scheduler:
         """Both oldest first."""
         self._rows = list(range(limits.rows))
         """Rows nobody holds."""
-        self._flights: deque[tuple[StepPlan, list[Sequence]]] = deque()
-        """Plans that are not committed, with the sequence of each chunk."""
+        self._flights: deque[_Flight] = deque()
         self._steps = 0
         self._arrivals = 0
 
@@ -90,7 +104,7 @@ class Scheduler:
 
     def under_way(self) -> tuple[int, list[str]]:
         """The newest step that awaits its `commit`, and the requests of all that do."""
-        plans = [plan for plan, _ in self._flights]
+        plans = [flight.plan for flight in self._flights]
         ids = dict.fromkeys(chunk.request_id for plan in plans for chunk in plan.chunks)
         return (plans[-1].number if plans else 0), list(ids)
 
@@ -110,9 +124,10 @@ class Scheduler:
 
     # -- plan -----------------------------------------------------------------------------------------
 
-    def plan(self) -> StepPlan:
-        """The next step. No chunks: nothing can be computed before a commit (or at all)."""
-        draft = _Draft()
+    def plan(self, out: Collection[str] = ()) -> StepPlan:
+        """The next step. No chunks: nothing can be computed before a commit (or at all). The requests `out` sit it
+        out: they keep what they hold and their place."""
+        draft = _Draft(out)
         busy = any(sequence.decoding for sequence in self._running)
         budget = self.limits.busy_budget if busy else self.limits.idle_budget
         self._continue_decoding(draft)
@@ -122,9 +137,12 @@ class Scheduler:
 
     def _continue_decoding(self, draft: _Draft) -> None:
         """One token for each decoding row; one that finds no block stands still for this step."""
+        out = draft.out
         chunks, sequences = draft.chunks, draft.sequences
         for sequence in tuple(self._running):
             if sequence.state is not State.RUNNING or not sequence.decoding:
+                continue
+            if out and sequence.request.id in out:
                 continue
             if not sequence.needs_block or self._make_room(sequence, draft):
                 chunks.append(sequence.decode())
@@ -148,7 +166,8 @@ class Scheduler:
     def _admit_waiting(self, draft: _Draft) -> None:
         """Rows and blocks for those who wait, oldest first, until one of them finds no room.
 
-        Who waits for a block that another is about to publish is passed by, but a row and blocks are kept for it.
+        Who waits for a block that another is about to publish, or sits the step out, is passed by, but a row and
+        blocks are kept for it.
         """
         passed, kept = 0, 0
         for sequence in list(islice(self._waiting, self.limits.rows)):
@@ -156,7 +175,8 @@ class Scheduler:
                 return
             keys = sequence.shareable_keys()
             shared = self.pool.find(keys)
-            if len(shared) < len(keys) and self._under_way(len(shared), keys[len(shared)]):
+            comes = len(shared) < len(keys) and self._under_way(len(shared), keys[len(shared)])
+            if comes or sequence.request.id in draft.out:
                 passed, kept = passed + 1, kept + sequence.blocks_at_start - len(shared)
             elif not self._start(sequence, shared, draft, kept):
                 return
@@ -183,7 +203,11 @@ class Scheduler:
             return  # all of them decode
         # One that comes back with all but its last token cached looks like a decoding one.
         new = {start.row for start in draft.starts}
-        prompts = [s for s in self._running if s.wanted and (s.row in new or not s.decoding)]
+        prompts = [
+            s
+            for s in self._running
+            if s.wanted and (s.row in new or not s.decoding) and s.request.id not in draft.out
+        ]
         shares = share_out([sequence.wanted for sequence in prompts], budget)
         for sequence, count in zip(prompts, shares, strict=True):
             if count:
@@ -199,22 +223,32 @@ class Scheduler:
             return StepPlan(self._steps, (), (), ())
         self._steps += 1
         plan = StepPlan(self._steps, tuple(draft.starts), tuple(draft.grants), tuple(draft.chunks))
-        self._flights.append((plan, draft.sequences))
+        self._flights.append(_Flight(plan, draft.sequences, plan.chunks))
         return plan
+
+    def retract(self, requests: Collection[str]) -> None:
+        """The newest step draws nothing for these requests, of whose last token it computes the logits: that token is
+        computed again by a later one. What the runner says of their draws is not looked at."""
+        if requests:
+            flight = self._flights[-1]
+            pairs = zip(flight.sequences, flight.chunks, strict=True)
+            flight.chunks = [s.retract(chunk) if s.request.id in requests else chunk for s, chunk in pairs]
 
     # -- commit ---------------------------------------------------------------------------------------
 
     def commit(self, result: StepResult) -> list[TokenEvent]:
         """Take in the result of the oldest step in flight."""
-        plan, sequences = self._flights.popleft()
-        scored = result.scored or ((),) * len(plan.chunks)
+        flight = self._flights.popleft()
+        scored = result.scored or ((),) * len(flight.chunks)
         events = []
         for sequence, chunk, sampled, scores in zip(
-            sequences, plan.chunks, result.sampled, scored, strict=True
+            flight.sequences, flight.chunks, result.sampled, scored, strict=True
         ):
-            assert chunk.samples == (sampled is not None)
             sequence.land(chunk, scores)
-            if sampled is not None and (event := self._accept(sequence, sampled)):
+            if not chunk.samples:
+                continue
+            assert sampled is not None
+            if event := self._accept(sequence, sampled):
                 events.append(event)
         return events
 

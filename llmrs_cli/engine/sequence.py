@@ -200,6 +200,14 @@ class Sequence:
         self.drawing += 1
         return Chunk(self.request.id, self.row, start, 1, True)
 
+    def retract(self, chunk: Chunk) -> Chunk:
+        """The launched step of `chunk`, which samples, draws nothing after all: what is left of it. Its last token is to
+        be computed again, for its logits."""
+        assert chunk.samples and self.state is State.RUNNING
+        self.computed -= 1
+        self.drawing -= 1
+        return chunk._replace(count=chunk.count - 1, samples=False)
+
     def land(self, chunk: Chunk, scores: Seq[TokenLogprob]) -> None:
         """The step of `chunk` has finished; its token, if it drew one, goes to `append`."""
         self.in_flight -= 1

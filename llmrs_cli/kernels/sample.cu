@@ -130,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
         out[2 * r] = id, out[2 * r + 1] = failed;
         pool[i64(at) * pool_width + row.position] = id;
         u16* count = counts + i64(at) * count_width + id;
-        if (s.penalised && (*count & 0x7fff) < 0x7fff) ++*count;
+        if (s.penalised && !failed && (*count & 0x7fff) < 0x7fff) ++*count;  // one that failed may be drawn again
     }
     if (filtered && !peers.leave(&flag)) return;
     if (threadIdx.x == 0) *peers.meeting = Meeting{0, 0, 0, 0};

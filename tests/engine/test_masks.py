@@ -1,12 +1,18 @@
-"""Answers under grammars in the engine: masks for the right rows at the right time, and nobody else slower."""
+"""Answers under grammars in the engine: masks for the right rows at the right time, and nobody else slower.
+
+Nothing here takes time: masks are computed when a test says so (`Hand`), and what is counted is steps.
+"""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from llmrs_cli.engine import masks
@@ -14,12 +20,38 @@ from llmrs_cli.engine.api import Engine, Grammars
 from llmrs_cli.engine.masks import Masks
 from llmrs_cli.engine.plan import StepPlan, StepResult
 from llmrs_cli.engine.scheduler import Scheduler
-from llmrs_cli.engine.types import FinishReason, Request, SamplingParams, TokenEvent
+from llmrs_cli.engine.types import FORM, FinishReason, Request, SamplingParams, TokenEvent
 from llmrs_cli.errors import RequestError
 from tests.helpers.drive import BLOCK, limits
-from tests.helpers.fake_runner import VOCAB, FakeRunner
+from tests.helpers.fake_runner import VOCAB, FakeRunner, solo
 
 WORDS = -(-VOCAB // 32)
+
+
+class Hand(Executor):
+    """Computes a mask at once, or when told to."""
+
+    def __init__(self) -> None:
+        self.at_once = True
+        self._left: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self._left.append((future, lambda: fn(*args, **kwargs)))
+        if self.at_once:
+            self.work()
+        return future
+
+    def work(self, most: int = 1000) -> None:
+        """Compute what is asked for, oldest first."""
+        for _ in range(min(most, len(self._left))):
+            future, call = self._left.pop(0)
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(call())
+            except Exception as error:
+                future.set_exception(error)
 
 
 class Counting:
@@ -47,7 +79,7 @@ class Halves(FakeRunner):
         self.masks: list[NDArray[np.uint32]] = []
         self.plans: list[StepPlan] = []
         self.strict = False
-        """A row that may draw nothing fails, as on a device."""
+        """A row that may draw nothing fails, and draws nothing, as on a device."""
         self._body: StepPlan | None = None
 
     def launch(self, plan: StepPlan) -> None:
@@ -64,9 +96,8 @@ class Halves(FakeRunner):
         assert self._body is not None
         self.plans.append(self._body)
         sampling = [chunk for chunk in self._body.chunks if chunk.samples]
-        self.poisoned |= {
-            c.request_id for c, row in zip(sampling, mask, strict=True) if self.strict and not row.any()
-        }
+        nothing = {c.request_id for c, row in zip(sampling, mask, strict=True) if not row.any()}
+        self.silent = nothing if self.strict else ()
         super().launch(self._body)
 
     def collect(self) -> StepResult:
@@ -74,9 +105,19 @@ class Halves(FakeRunner):
         return super().collect()
 
 
-def engine(runner: Halves, lookahead: int, matchers: dict[str, Counting]) -> Engine:
-    grammars = Grammars(matchers.__getitem__, runner, Masks(VOCAB))
+def engine(runner: Halves, lookahead: int, matchers: dict[str, Counting], hand: Hand | None = None) -> Engine:
+    """`hand` computes masks; without one they are always in time."""
+    masks = Masks(VOCAB)
+    masks._pools = [hand or Hand()] * 3
+    grammars = Grammars(matchers.__getitem__, runner, masks)
     return Engine(Scheduler(limits()), runner, vocab=VOCAB, lookahead=lookahead, grammars=grammars)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No head waits, and no engine sleeps: in these tests nothing comes while it does."""
+    monkeypatch.setattr(masks, "GRACE", 0)
+    monkeypatch.setattr(masks, "PAUSE", 0)
 
 
 def ask(name: str, grammar: str = "", tokens: int = 4) -> Request:
@@ -169,10 +210,6 @@ def test_an_answer_whose_form_failed_says_so_and_nobody_else_does(lookahead: int
     runner = Halves()
     runner.strict = True
 
-    class Open(Counting):
-        def mask(self) -> NDArray[np.uint32]:
-            return super().mask() + 1
-
     one = engine(runner, lookahead, {"g": Open(fails_at=2), "h": Open(), "i": Open()})
     runner.poisoned.add("sick")
     for request in (ask("bound", "g"), ask("good", "h"), ask("sick", "i")):
@@ -186,25 +223,179 @@ def test_an_answer_whose_form_failed_says_so_and_nobody_else_does(lookahead: int
     one.close()
 
 
-def test_a_mask_that_takes_too_long_is_waited_for_once_and_allows_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(masks, "PATIENCE", 0.01)
-    runner, released = Halves(), threading.Event()
+class Open(Counting):
+    """Allows something, always."""
 
-    class Slow(Counting):
+    def mask(self) -> NDArray[np.uint32]:
+        return super().mask() + 1
+
+
+def tokens_of(events: list[TokenEvent], name: str) -> list[int]:
+    return [token for event in events if event.request_id == name for token in event.tokens]
+
+
+def solo_tokens(request: Request) -> list[int]:
+    return solo(request, limits().context)[0]
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_mask_that_does_not_come_keeps_nobody_else_from_a_single_step(lookahead: int) -> None:
+    runner, hand = Halves(), Hand()
+    runner.strict, hand.at_once = True, False
+    one = engine(runner, lookahead, {"g": Open()}, hand)
+    free, bound = ask("free", tokens=20), ask("bound", "g", 6)
+    submit(one, free)
+    submit(one, bound)
+    events: list[TokenEvent] = []
+    while tokens_of(events, "free") != solo_tokens(free):
+        assert len(runner.log) <= 20, "a step without a token of the one that waits for nothing"
+        events += one.step()
+    assert tokens_of(events, "bound") == []
+    assert sum(chunk.request_id == "bound" for plan in runner.log for chunk in plan.chunks) == 1
+    hand.at_once = True
+    hand.work()
+    assert tokens_of(events + list(run(one)), "bound") == solo_tokens(bound)
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_an_engine_that_only_waits_for_masks_computes_nothing(lookahead: int) -> None:
+    runner, hand = Halves(), Hand()
+    runner.strict, hand.at_once = True, False
+    one = engine(runner, lookahead, {"g": Open()}, hand)
+    submit(one, ask("bound", "g", 3))
+    for _ in range(10):
+        assert one.step() == []
+    assert len(runner.log) == 1
+    assert one.has_work
+    hand.work()
+    assert one.step() == [] or lookahead == 0
+    assert len(runner.log) == 2
+    hand.at_once = True
+    hand.work()
+    assert tokens_of(list(run(one)), "bound")[-1:] == solo_tokens(ask("bound", "g", 3))[-1:]
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_row_whose_masks_are_always_late_is_waited_for_ever_more_rarely(lookahead: int) -> None:
+    """Each mask comes only after a step that could not have it; a head lacks it a logarithm of times."""
+    runner, hand = Halves(), Hand()
+    runner.strict, hand.at_once = True, False
+    one = engine(runner, lookahead, {"g": Open()}, hand)
+    free, bound = ask("free", tokens=35), ask("bound", "g", 12)
+    submit(one, free)
+    submit(one, bound)
+    events = []
+    while one.has_work:
+        events += one.step()
+        hand.work()
+    assert [tokens_of(events, name.id) for name in (free, bound)] == [solo_tokens(free), solo_tokens(bound)]
+    late = sum(not row.any() for mask in runner.masks for row in mask)
+    assert (
+        late == 1 + lookahead
+    )  # after four tokens it is waited for once more, if a step is planned without its mask
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@given(
+    absences=st.lists(st.integers(0, 3), max_size=60),
+    lengths=st.lists(st.integers(1, 12), min_size=1, max_size=4),
+)
+def test_however_late_masks_are_every_answer_is_what_it_is_alone(
+    lookahead: int, absences: list[int], lengths: list[int]
+) -> None:
+    runner, hand = Halves(), Hand()
+    runner.strict, hand.at_once = True, False
+    matchers = {f"g{number}": Open() for number in range(len(lengths))}
+    one = engine(runner, lookahead, dict(matchers), hand)
+    requests = [ask(f"r{n}", f"g{n}", length) for n, length in enumerate(lengths)] + [ask("free", tokens=20)]
+    for each in requests:
+        submit(one, each)
+    events = []
+    for most in absences:
+        if one.has_work:
+            hand.work(most)
+            events += one.step()
+            one.check()
+    hand.at_once = True
+    hand.work()
+    events += list(run(one))
+    for each in requests:
+        assert tokens_of(events, each.id) == solo_tokens(each)
+    for number in range(len(lengths)):
+        assert matchers[f"g{number}"].tokens == solo_tokens(requests[number])[:-1]
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_an_answer_whose_masks_take_too_long_in_all_ends_with_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch, lookahead: int
+) -> None:
+    runner = Halves()
+    runner.strict = True
+
+    class Dear(Open):
         def mask(self) -> NDArray[np.uint32]:
-            released.wait()
+            if len(self.tokens) == 3:
+                monkeypatch.setattr(masks, "BUDGET", -1.0)
             return super().mask()
 
-    one = engine(runner, 0, {"g": Slow()})
-    submit(one, ask("free"))
-    submit(one, ask("bound", "g", 1))
+    one = engine(runner, lookahead, {"g": Dear()})
+    submit(one, ask("free", tokens=9))
+    submit(one, ask("bound", "g", 9))
     events = list(run(one))
-    assert {event.request_id for event in events if event.finish is FinishReason.LENGTH} == {"free", "bound"}
-    (table,) = runner.masks
-    assert sorted(int(row.max()) for row in table) == [0, 0xFFFFFFFF]
-    released.set()
+    ends = {event.request_id: event for event in events if event.finish is not None}
+    assert (ends["bound"].finish, ends["bound"].code) == (FinishReason.ERROR, FORM)
+    assert tokens_of(events, "bound") == solo_tokens(ask("bound"))[:3]
+    assert tokens_of(events, "free") == solo_tokens(ask("free", tokens=9))
+    one.close()
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_a_mask_that_never_comes_ends_its_answer(lookahead: int) -> None:
+    runner, hand = Halves(), Hand()
+    runner.strict, hand.at_once = True, False
+    one = engine(runner, lookahead, {"g": Open()}, hand)
+    submit(one, ask("bound", "g"))
+    submit(one, ask("free", tokens=9))
+    events = one.step() + one.step()
+    assert one._grammars is not None
+    one._grammars.masks._ways["bound"].began = 1e-9  # long ago
+    events += list(run(one))
+    ends = {event.request_id: event for event in events if event.finish is not None}
+    assert (ends["bound"].finish, ends["bound"].code) == (FinishReason.ERROR, FORM)
+    assert tokens_of(events, "free") == solo_tokens(ask("free", tokens=9))
+    one.close()
+
+
+def test_what_was_late_is_computed_apart_and_what_is_dear_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    class Counted(Hand):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self._number = number
+
+        def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+            asked.append(self._number)
+            return super().submit(fn, *args, **kwargs)
+
+    hands = [Counted(number) for number in range(3)]
+    runner = Halves()
+    runner.strict, hands[0].at_once = True, False
+    one = engine(runner, 0, {"g": Open()})
+    assert one._grammars is not None
+    one._grammars.masks._pools = [*hands]
+    submit(one, ask("bound", "g", 4))
+    one.step()  # late
+    hands[0].work()
+    one.step()
+    assert asked == [0, 1]
+    monkeypatch.setattr(masks, "DEAR", -1.0)
+    list(run(one))
+    assert asked == [0, 1, 2, 2]
     one.close()
 
 

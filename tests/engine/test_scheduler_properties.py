@@ -71,9 +71,14 @@ class Machine(RuleBasedStateMachine):
         self.drive.add(data.draw(requests(name)))
 
     @precondition(lambda self: self.drive.scheduler.in_flight <= self.drive.lookahead)
-    @rule()
-    def launch(self) -> None:
-        self.drive.launch()
+    @rule(absent=st.integers(0, 63))
+    def launch(self, absent: int) -> None:
+        """Some sit the step out, and some of the others draw nothing in it."""
+        out, late = (
+            {name for name in self.drive.unfinished() if absent >> int(name[1:]) % 3 + shift & 1}
+            for shift in (0, 3)
+        )
+        self.drive.launch(out, late)
 
     @precondition(lambda self: self.drive.scheduler.in_flight > 0)
     @rule()
@@ -227,3 +232,28 @@ def test_whichever_claim_of_blocks_is_refused_everybody_ends_right(
             drive.add(request(name, [1, 2, 3, 4, ord(name) % VOCAB], max_tokens=14))
         drive.run().assert_right()
     assert k > 10
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    sizes=sizes,
+    lookahead=st.integers(0, 1),
+    batch=st.lists(requests(), min_size=1, max_size=6),
+    absent=st.lists(st.tuples(st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5))), max_size=60),
+)
+def test_who_sits_out_or_is_late_gives_the_same_answer_and_so_do_the_others(
+    sizes: dict[str, int],
+    lookahead: int,
+    batch: list[Request],
+    absent: list[tuple[set[int], set[int]]],
+) -> None:
+    drive = Drive(lookahead, **sizes)
+    for number, each in enumerate(batch):
+        drive.add(Request(f"r{number}", each.prompt_ids, each.params, each.choice, each.salt))
+    for out, late in absent:
+        if drive.scheduler.in_flight > drive.lookahead:
+            drive.commit()
+        plan = drive.launch(*({f"r{number}" for number in some} for some in (out, late)))
+        if plan is None and drive.scheduler.in_flight:
+            drive.commit()
+    drive.run().assert_right()

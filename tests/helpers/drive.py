@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,13 +78,18 @@ class Drive:
             self.answers[each.id] = Answer()
         return self
 
-    def launch(self) -> StepPlan | None:
-        """Plan and launch a step; None if there is nothing to compute."""
-        plan = self.scheduler.plan()
+    def launch(self, out: Collection[str] = (), late: Collection[str] = ()) -> StepPlan | None:
+        """Plan and launch a step; None if there is nothing to compute. The requests `out` sit it out, and those that
+        are `late` draw nothing in it."""
+        plan = self.scheduler.plan(out)
         self.scheduler.check()
         if not plan.chunks:
             return None
+        assert not {chunk.request_id for chunk in plan.chunks} & {*out}
+        self.runner.silent = {chunk.request_id for chunk in plan.chunks if chunk.samples} & {*late}
         self.runner.launch(plan)
+        self.scheduler.retract(self.runner.silent)
+        self.scheduler.check()
         return plan
 
     def commit(self) -> list[TokenEvent]:

@@ -10,7 +10,7 @@ so a scheduler that runs behind can be driven with any delay.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from llmrs_cli.engine.plan import Chunk, RowStart, Sampled, StepPlan, StepResult
@@ -66,6 +66,8 @@ class Row:
     start: RowStart
     tokens: list[int]
     table: list[int] = field(default_factory=list)
+    ghost: bool = False
+    """Its last token is a placeholder, which the same step again would overwrite."""
 
 
 class FakeRunner:
@@ -76,6 +78,8 @@ class FakeRunner:
         self.log: list[StepPlan] = []
         self.poisoned: set[str] = set()
         """Requests whose chunks write NaN from now on."""
+        self.silent: Collection[str] = ()
+        """Requests that draw nothing in the steps launched from now on: all tokens are masked."""
         self.closed = False
         self._rows: dict[int, Row] = {}
         self._slots: dict[int, int] = {}
@@ -109,6 +113,9 @@ class FakeRunner:
         """Contents of positions 0 … start + count - 1, the chunk's own ones included."""
         row = self._rows[chunk.row]
         end = chunk.start + chunk.count
+        if row.ghost and chunk.samples and end < len(row.tokens):
+            row.tokens.pop()
+            row.ghost = False
         assert end <= len(row.tokens), f"{chunk} ends past the row's {len(row.tokens)} tokens"
         assert chunk.samples == (end == len(row.tokens)), f"{chunk} of {len(row.tokens)} tokens"
         right = digest(row.tokens[:end])
@@ -133,6 +140,10 @@ class FakeRunner:
         scores = tuple(score(seen[:i], row.tokens[i]) for i in range(first, first + chunk.scored))
         if not chunk.samples:
             return None, scores
+        if chunk.request_id in self.silent:
+            row.tokens.append(0)
+            row.ghost = True
+            return Sampled(0, failed=True), scores
         token = draw(seen, row.start.params, row.start.choice)
         row.tokens.append(token)
         logprob = score(seen, token) if row.start.params.logprobs is not None else None

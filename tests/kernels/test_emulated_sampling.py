@@ -63,11 +63,12 @@ def draw(tmp_path_factory: pytest.TempPathFactory, words: Any) -> Draw:
             )  # fmt: skip
         assert not np.asarray(scratch.meeting).any()
         ids = np.asarray(out)[:, 0]
+        failed = np.asarray(out)[:, 1].astype(bool)
         for r, row in enumerate(order):
             assert state.pool[row, len(known[r])] == ids[r]
-            before[row, ids[r]] += penalised(states[r])
+            before[row, ids[r]] += penalised(states[r]) and not failed[r]
         assert np.array_equal(before, state.counts)
-        return ids.tolist(), np.asarray(out)[:, 1].astype(bool).tolist()
+        return ids.tolist(), failed.tolist()
 
     return run
 
@@ -165,6 +166,17 @@ def test_a_row_that_is_no_number_fails_alone(draw: Draw, filters: str, value: fl
     assert failed == [False, True, False]
     banned = replace(state, stop_ids=np.array([433], np.int32), min_length=9)
     _, failed = draw(logits, [banned] * 3, [[1]] * 3, 2)
+    assert failed == [False, True, False]
+
+
+@pytest.mark.parametrize("filters", ["none", "top-p", "top-k"])
+def test_a_row_that_may_draw_nothing_fails_and_counts_nothing(draw: Draw, filters: str) -> None:
+    """What is counted is checked after every draw: such a row is drawn again when its mask has come."""
+    logits = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32)
+    state = greedy(temperature=1.0, seed=5, repetition_penalty=1.5, **FILTERS[filters])
+    mask = np.full((3, 16), 0xFFFFFFFF, np.uint32)
+    mask[1] = 0
+    _, failed = draw(logits, [state] * 3, [[1]] * 3, 2, mask)
     assert failed == [False, True, False]
 
 

@@ -79,7 +79,7 @@ SHORTEST_KEY = 8
     show_default=True,
     type=click.FloatRange(1),
     metavar="S",
-    help="Seconds without a step after which the engine counts as hung.",
+    help="Seconds without a step after which the engine counts as hung; ten times as many while it computes.",
 )
 @quiet_option
 def command(

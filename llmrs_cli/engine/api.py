@@ -29,7 +29,7 @@ from llmrs_cli.engine.masks import Compile, Masks, Matcher
 from llmrs_cli.engine.plan import StepPlan, StepResult
 from llmrs_cli.engine.scheduler import Scheduler
 from llmrs_cli.engine.stats import EngineStats, Recorder, StepTiming
-from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.engine.types import BROKEN, FinishReason, Request, TokenEvent
 from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, RequestError
 
 if TYPE_CHECKING:
@@ -238,7 +238,9 @@ class Engine:
         )
         self.fault.__cause__ = error
         told = f"The engine failed: {reason}"
-        self._give([TokenEvent(name, finish=FinishReason.ERROR, error=told) for name in self._open])
+        self._give(
+            [TokenEvent(name, finish=FinishReason.ERROR, error=told, code=BROKEN) for name in self._open]
+        )
 
     # -- the rest of its life -------------------------------------------------------------------------
 

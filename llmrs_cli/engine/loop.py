@@ -26,7 +26,7 @@ from typing import Self
 from llmrs_cli.engine.api import Engine
 from llmrs_cli.engine.limits import EngineLimits
 from llmrs_cli.engine.stats import EngineStats
-from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.engine.types import BROKEN, FinishReason, Request, TokenEvent
 from llmrs_cli.errors import EngineFault, RequestError
 
 Sink = Callable[[TokenEvent], None]
@@ -180,9 +180,11 @@ class EngineThread:
         with self._lock:
             self._fault = fault
             sinks, self._sinks = self._sinks, {}
-        error = fault.message if finish is FinishReason.ERROR else None
+        last = TokenEvent("", finish=finish)
+        if finish is FinishReason.ERROR:
+            last = last._replace(error=fault.message, code=BROKEN)
         for request_id, sink in sinks.items():
-            _call(sink, TokenEvent(request_id, finish=finish, error=error))
+            _call(sink, last._replace(request_id=request_id))
 
 
 def _call(sink: Sink, event: TokenEvent) -> bool:

@@ -22,6 +22,8 @@ MAX_BIAS_ENTRIES = 1024
 BIAS_LIMIT = 100.0
 MAX_TEMPERATURE = 2.0
 MAX_SEED = 2**64
+BROKEN = "engine_fault"
+"""The code of an event that ends a request because the engine can serve nobody any more."""
 FORM = "form_too_complex"
 """Code of an answer that ended since its form could not be followed further: the request's fault, not the engine's."""
 Score = TypeVar("Score", "TokenLogprob", "TokenLogprob | None")

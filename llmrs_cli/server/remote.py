@@ -52,6 +52,8 @@ ERRORS: dict[int, type[LlmrsError]] = {
 }
 COMPUTES = 0.02
 """Processor seconds between two beats that a process needs which is in the middle of a step; a beat needs far less."""
+LONGEST = 10
+"""A step that computes may last so many times the watchdog's patience: what computes for ever hangs as well."""
 CHILD = (sys.executable, "-P", "-m", "llmrs_cli.server.child")
 
 
@@ -77,6 +79,8 @@ class RemoteEngine:
         self._stats: EngineStats | None = None
         self._moved = time.monotonic()
         """When the engine was last seen to move, or to have nothing to do."""
+        self._stepped = self._moved
+        """The same without what it computed in the middle of a step."""
         self._computed = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._pace = Pace()
@@ -128,7 +132,7 @@ class RemoteEngine:
         if request.id in self._sinks:
             raise RequestError(f"A request with id {request.id!r} is running.", param="id")
         if not self._sinks:
-            self._moved = time.monotonic()
+            self._note_step()
         self._sinks[request.id] = sink
         self._send(Submit(request))
 
@@ -194,7 +198,7 @@ class RemoteEngine:
                 await self._pace.turn()  # a pipe that is always full must not keep the loop
                 match await self._receive():
                     case Events(events):
-                        self._moved = time.monotonic()
+                        self._note_step()
                         for event in events:
                             self._deliver(event)
                     case Beat() as beat:
@@ -209,10 +213,14 @@ class RemoteEngine:
     def _take_beat(self, beat: Beat) -> None:
         assert self._stats is not None
         stats = beat.stats
-        computes = beat.computed > self._computed + COMPUTES
-        if computes or stats.steps != self._stats.steps or not (stats.running or stats.waiting):
-            self._moved = time.monotonic()
+        if stats.steps != self._stats.steps or not (stats.running or stats.waiting):
+            self._note_step()
+        elif beat.computed > self._computed + COMPUTES:
+            self._moved = min(time.monotonic(), self._stepped + (LONGEST - 1) * self._watchdog)
         self._stats, self._computed = stats, beat.computed
+
+    def _note_step(self) -> None:
+        self._moved = self._stepped = time.monotonic()
 
     async def _watch(self) -> None:
         """Break when there is work and neither a step nor an event has been seen for too long."""

@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol
 
 from llmrs_cli.engine import EngineLimits, EngineStats, FinishReason, Request, TokenEvent
+from llmrs_cli.engine.types import BROKEN
 from llmrs_cli.errors import EngineFault, GenerationError, LlmrsError
 from llmrs_cli.text.events import ChoiceResult, GenerationResult, LogProb, TextEvent, Usage, named
 from llmrs_cli.text.stream import StreamDecoder
@@ -152,7 +153,7 @@ class Generation:
         if event.finish is FinishReason.ERROR:
             choice.finish = FinishReason.ERROR
             self._left -= 1
-            raise self._engine.fault or GenerationError(event.error or "The request failed.", code=event.code)
+            raise self._engine.fault or _error(event)
         scores = tuple(
             None if score is None else named(score, self._tokenizer) for score in event.prompt_logprobs or ()
         )
@@ -174,6 +175,12 @@ class Generation:
             usage=None if self._left else self.usage(),
             prompt_logprobs=scores,
         )
+
+
+def _error(event: TokenEvent) -> LlmrsError:
+    """Why a request has failed; that of all of them, though the engine may not have said so itself yet."""
+    reason = event.error or "The request failed."
+    return EngineFault(reason) if event.code == BROKEN else GenerationError(reason, code=event.code)
 
 
 class _Choice:

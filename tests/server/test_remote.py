@@ -153,8 +153,12 @@ def test_a_process_that_ends_before_it_is_ready_is_a_fault(script: str, tmp_path
             "for i in range(999):\n    tell(Beat(replace(stats, running=1))); time.sleep(0.05)",
             "has not moved",
         ),
+        (
+            "for i in range(999):\n    tell(Beat(replace(stats, running=1), i * 0.1)); time.sleep(0.05)",
+            "has not moved",
+        ),
     ],
-    ids=["ends", "too long", "not a message", "broken", "hangs", "beats without a step"],
+    ids=["ends", "too long", "not a message", "broken", "hangs", "beats without a step", "computes for ever"],
 )
 def test_whatever_happens_there_every_request_is_told(ending: str, said: str, tmp_path: Path) -> None:
     async def scene() -> None:

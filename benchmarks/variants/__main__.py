@@ -22,6 +22,7 @@ SECTIONS = {
     "prefill": 75,
     "prompts": 60,
     "wide": 120,
+    "many": 90,
     "packed_wide": 90,
 }
 """Seconds that each may take at most, in the order of their weight."""

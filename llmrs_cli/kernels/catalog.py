@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llmrs_cli.kernels import (
     attend_decode,
@@ -12,10 +12,12 @@ from llmrs_cli.kernels import (
     count_tokens,
     embed,
     gather,
+    linear_many,
     linear_rows,
     linear_small,
     linear_wide,
     logprobs,
+    many_plans,
     packed_plans,
     read_all,
     rms_norm,
@@ -95,6 +97,25 @@ def wide_units(
         linear_wide.unit(bf16, plan, epilogue)
         for n, k, epilogue in linears
         for plan in wide_plans.plans_ahead(n, k, multiprocessors)
+    )
+    return tuple(dict.fromkeys(found))
+
+
+def many_units(
+    bf16: bool,
+    linears: Iterable[tuple[int, int, Epilogue]],
+    sizes: Sequence[int],
+    arch: str,
+    multiprocessors: int,
+) -> tuple[Unit, ...]:
+    """The same for as many tokens as one of `sizes`, all of which are many."""
+    if arch != HOPPER:
+        return ()
+    found = (
+        linear_many.unit(bf16, plan, epilogue)
+        for n, k, epilogue in linears
+        if epilogue != "logits"
+        for plan in many_plans.plans_ahead(sizes, n, k, epilogue, multiprocessors)
     )
     return tuple(dict.fromkeys(found))
 

@@ -40,8 +40,10 @@ LAGS, USUAL_LAG = (0, 1, 2), 1
 """Steps between warpgroups: more hide more of what follows a tile, and leave fewer stages to run ahead."""
 BAND_TOKENS = 2048
 """Of a band, about: with as many rows, what a grid multiplies at the same time."""
-FEWEST_TOKENS, MOST_AHEAD = 257, 8192
-"""Fewer are left to `linear_wide`; for more nothing is built ahead."""
+LONG_ROWS, LONG_TOKENS = 3072, 1024
+"""Of a product with long K from which on it is faster than cuBLASLt's."""
+FEWEST_TOKENS = 257
+"""Fewer are left to `linear_wide`."""
 
 CLOCK = 1600.0
 """Cycles of a microsecond, of a GPU whose tensor cores are busy."""
@@ -171,9 +173,16 @@ def plan_for(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
     return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
 
 
-def plans_ahead(n: int, k: int, multiprocessors: int) -> Iterator[ManyPlan]:
-    """All that `plan_for` gives for an (N, K) linear of up to MOST_AHEAD tokens."""
-    first = ceil_div(FEWEST_TOKENS, GROUP_TOKENS) * GROUP_TOKENS
-    sizes = range(first, MOST_AHEAD + 1, GROUP_TOKENS)
-    found = (plan_for(m, n, k, multiprocessors) for m in sizes)
+def chosen(m: int, n: int, k: int, epilogue: str, multiprocessors: int) -> ManyPlan | None:
+    """`plan_for`, where it was measured to be faster than cuBLASLt: with SiLU·mul inside, or where K is long and large
+    tiles fill the GPU."""
+    long = epilogue == "add" and k > 2 * n and n >= LONG_ROWS and m >= LONG_TOKENS
+    return plan_for(m, n, k, multiprocessors) if epilogue == "silu" or long else None
+
+
+def plans_ahead(
+    sizes: Iterable[int], n: int, k: int, epilogue: str, multiprocessors: int
+) -> Iterator[ManyPlan]:
+    """All that is `chosen` for an (N, K) linear of so many tokens."""
+    found = (chosen(m, n, k, epilogue, multiprocessors) for m in sizes)
     yield from dict.fromkeys(plan for plan in found if plan is not None)

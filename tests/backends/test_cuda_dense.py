@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from llmrs_cli.engine.backends.base import RowLimits
+from llmrs_cli.engine.backends.cuda_staging import large_sizes
 from llmrs_cli.engine.model.decoder import run_body, run_head
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.random import random_checkpoint
@@ -40,8 +41,8 @@ class Bench:
         checkpoint = random_checkpoint(write_tiny(folder, tiny))
         self.backend, self.spec = backend, checkpoint.spec
         self.model = load_model(checkpoint, backend)
-        self.kv = backend.alloc_kv(self.spec.layers, 16, self.spec.kv_heads, self.spec.head_dim)
-        self.rows = backend.open_rows(RowLimits(2, 1024, self.spec.vocab))
+        self.kv = backend.alloc_kv(self.spec.layers, 32, self.spec.kv_heads, self.spec.head_dim)
+        self.rows = backend.open_rows(RowLimits(2, 2048, self.spec.vocab))
         self.launches: list[tuple[str, dict[str, Any]]] = []
         self.units: list[Unit] = []
         launch = backend.device.launch
@@ -56,7 +57,7 @@ class Bench:
 
     def step(self, tokens: int) -> Any:
         self.rows.start(0, range(tokens), greedy())
-        self.rows.grant(0, 0, range(16))
+        self.rows.grant(0, 0, range(32))
         return self.rows.begin(batch((0, 0, tokens, True)))
 
     def run(self, tokens: int) -> Any:
@@ -104,10 +105,13 @@ def test_few_tokens_read_the_weights_with_other_kernels(bench: Bench, tokens: in
     assert not bench.backend._gemm.shapes
 
 
-def test_more_tokens_are_multiplied_by_the_library(bench: Bench) -> None:
+def test_more_tokens_are_multiplied_by_the_library_but_where_a_gate_follows(bench: Bench) -> None:
     bench.run(MOST_TOKENS + 64)
-    assert set(bench.names) == {"rms_norm"} and len(bench.names) == 2 * bench.spec.layers + 1
-    assert {shape[0] for shape in bench.backend._gemm.shapes} == {MOST_TOKENS + 64}
+    assert bench.names == ["rms_norm", "rms_norm", "linear_many"] * bench.spec.layers + ["rms_norm"]
+    c, f = bench.spec.hidden, bench.spec.ffn
+    assert bench.backend._gemm.shapes == {
+        (MOST_TOKENS + 64, n, k) for n, k in ((2 * c, c), (c, c), (c, f), (bench.spec.vocab, c))
+    }
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_120"])
@@ -266,10 +270,12 @@ def test_where_bits_are_fixed_nothing_is_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_unit_that_a_step_runs_was_built_before_it(backend: Any, tmp_path: Path, dtype: str) -> None:
     bench = Bench(backend, tmp_path, replace(NARROW, tied=dtype == "float16", config={"torch_dtype": dtype}))
-    built = {unit for unit in backend.device.built if unit.stem == "linear_wide"}
-    for tokens in TOKENS:
+    stems = "linear_wide", "linear_many"
+    built = {unit for unit in backend.device.built if unit.stem in stems}
+    for tokens in (*TOKENS, *large_sizes(backend.sizes.idle_budget)):
         bench.run(tokens)
-    assert {unit for unit in bench.units if unit.stem == "linear_wide"} == built != set()
+    assert {unit for unit in bench.units if unit.stem in stems} == built
+    assert {unit.stem for unit in built} == set(stems)
 
 
 def test_other_gpus_build_none(backend: Any, tmp_path: Path) -> None:

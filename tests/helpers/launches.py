@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmrs_cli.kernels import attend_prompt, linear_wide, packed_wide
+from llmrs_cli.kernels import attend_prompt, linear_many, linear_wide, packed_wide
 from llmrs_cli.kernels.launch import Buffer, Kernel, Map, Shape
 from tests.helpers.emulate import host
 
@@ -45,12 +45,18 @@ def tensor_map(matrix: Any, rows: int) -> bytes:
     return struct.pack("<4Q96x", matrix.data.ptr, *matrix.shape, rows)
 
 
+def written_map(matrix: Any, rows: int, columns: int) -> bytes:
+    """Stands for a map that is written: as `tensor_map`, then bytes of a value, columns of a box."""
+    return struct.pack("<6Q80x", matrix.data.ptr, *matrix.shape, rows, matrix.dtype.itemsize, columns)
+
+
 @contextmanager
 def plain_maps() -> Iterator[None]:
     """The driver makes tensor maps; without one, they are what `tensor_map` says."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attend_prompt, linear_wide, packed_wide):
+        for module in (attend_prompt, linear_many, linear_wide, packed_wide):
             patch.setattr(module, "tensor_map", tensor_map)
+        patch.setattr(linear_many, "written_map", written_map)
         yield
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.qwen_shapes import MODELS, linears
+from llmrs_cli.engine.backends.cuda_staging import large_sizes
 from llmrs_cli.kernels import attend_few, attend_prefill
-from llmrs_cli.kernels.catalog import HOPPER, all_units, head_units, packed_units, wide_units
+from llmrs_cli.kernels.catalog import HOPPER, all_units, head_units, many_units, packed_units, wide_units
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit
 from llmrs_cli.kernels.resources import Resources, parse
 from tests.helpers.compiled import resources, spills
@@ -17,6 +18,8 @@ from tests.helpers.compiled import resources, spills
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
 
 MAX_UNITS = 60
+LARGE = large_sizes(2048)
+"""Of steps that `linear_many` serves."""
 GOLDEN_HEAD_DIMS = 16, 32
 """Head sizes of the tiny golden checkpoints, compiled for one architecture only."""
 
@@ -62,7 +65,8 @@ def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int
 
 def wide(bf16: bool, *names: str) -> tuple[Unit, ...]:
     """The units with which Qwen2.5 multiplies more than a few tokens on an H200."""
-    return wide_units(bf16, [linear for name in names for linear in linears(name)], HOPPER, 132)
+    shapes = [linear for name in names for linear in linears(name)]
+    return wide_units(bf16, shapes, HOPPER, 132) + many_units(bf16, shapes, LARGE, HOPPER, 132)
 
 
 @pytest.mark.parametrize(("bf16", "names"), [(True, tuple(MODELS)), (False, ("0.5b",))])
@@ -81,6 +85,7 @@ def test_what_serves_two_models_is_built_once() -> None:
 @pytest.mark.parametrize("arch", [arch for arch in ARCHITECTURES if arch != HOPPER])
 def test_other_gpus_have_no_use_for_them(arch: str) -> None:
     assert wide_units(True, linears("7b"), arch, 132) == ()
+    assert many_units(True, linears("7b"), LARGE, arch, 132) == ()
 
 
 def test_a_spill_is_seen() -> None:

@@ -15,7 +15,7 @@ from llmrs_cli.kernels.linear_many import linear_many
 from llmrs_cli.kernels.many_plans import ManyEpilogue, ManyPlan, Shared
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.helpers.emulate import EmulatedDevice, host
-from tests.kernels.test_linear_many import maps_of_many
+from tests.helpers.launches import plain_maps
 
 Floats = NDArray[np.float64]
 NAN, ALONE = 0x7FFF, 0x4321
@@ -24,7 +24,7 @@ NAN, ALONE = 0x7FFF, 0x4321
 
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmulatedDevice]:
-    with maps_of_many():
+    with plain_maps():
         yield EmulatedDevice(tmp_path_factory.mktemp("emulated"), hopper=True, together=True)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,28 +15,14 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import linear_many
 from llmrs_cli.kernels.many_plans import ManyEpilogue, ManyPlan, plan_for
 from tests.helpers.emulate import host
-from tests.helpers.launches import Recorder, bits, floats, tensor_map
+from tests.helpers.launches import Recorder, bits, floats, plain_maps, written_map
 
 PLAN = ManyPlan(4, 2, 1, 128, "rows", 1, band=2)
 
 
-def written_map(matrix: Any, rows: int, columns: int) -> bytes:
-    """Stands for a map that is written: as `launches.tensor_map`, then bytes of a value, columns of a box."""
-    return struct.pack("<6Q80x", matrix.data.ptr, *matrix.shape, rows, matrix.dtype.itemsize, columns)
-
-
-@contextmanager
-def maps_of_many() -> Iterator[None]:
-    """The driver makes tensor maps; without one, they are plain."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear_many, "tensor_map", tensor_map)
-        patch.setattr(linear_many, "written_map", written_map)
-        yield
-
-
 @pytest.fixture
 def plain() -> Iterator[None]:
-    with maps_of_many():
+    with plain_maps():
         yield
 
 
@@ -74,7 +58,7 @@ def test_a_plan_is_the_shape_of_its_launch(plain: None, plan: ManyPlan, epilogue
 def test_a_plan_that_is_chosen_is_served(m: int, n: int, k: int, epilogue: ManyEpilogue, gpus: int) -> None:
     plan = plan_for(m, 16 * n, 8 * k, gpus)
     assert plan is not None
-    with maps_of_many():
+    with plain_maps():
         ((_, shape),) = launched(plan, m, 16 * n, 8 * k, epilogue).shapes
     assert 1 <= shape.grid[0] <= gpus
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benchmarks.qwen_shapes import linears
@@ -16,9 +16,9 @@ from llmrs_cli.kernels.many_plans import (
     BOX,
     FEWEST_TOKENS,
     LAGS,
-    MOST_AHEAD,
     TILES,
     ManyPlan,
+    chosen,
     cost,
     plan_for,
     plans,
@@ -131,12 +131,35 @@ def test_fewer_tokens_and_odd_shapes_are_left_to_others(m: int, n: int, k: int) 
     assert plan_for(m, n, k, 132) is None
 
 
-@settings(max_examples=3)  # of thousands of choices each
-@given(n=ROWS, k=VALUES, m=st.lists(st.integers(FEWEST_TOKENS, MOST_AHEAD), min_size=50))
-def test_what_is_built_ahead_is_all_that_is_ever_run(n: int, k: int, m: list[int]) -> None:
-    ahead = list(plans_ahead(n, k, 132))
+@given(
+    m=st.lists(st.integers(FEWEST_TOKENS, 9000), min_size=1, max_size=5),
+    n=ROWS,
+    k=VALUES,
+    epilogue=st.sampled_from(EPILOGUES),
+)
+def test_what_is_built_ahead_is_all_that_is_ever_run(m: list[int], n: int, k: int, epilogue: str) -> None:
+    ahead = list(plans_ahead(m, n, k, epilogue, 132))
     assert len(ahead) == len(set(ahead))
-    assert {plan_for(tokens, n, k, 132) for tokens in (*m, FEWEST_TOKENS, MOST_AHEAD)} <= set(ahead)
+    assert {chosen(tokens, n, k, epilogue, 132) for tokens in m} - {None} == set(ahead)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "epilogue", "taken"),
+    [
+        (320, 9728, 896, "silu", True),
+        (2048, 37888, 3584, "silu", True),
+        (256, 9728, 896, "silu", False),
+        (1024, 3584, 18944, "add", True),
+        (768, 3584, 18944, "add", False),
+        (2048, 896, 4864, "add", False),
+        (2048, 3584, 3584, "add", False),
+        (2048, 4608, 3584, "store", False),
+    ],
+)
+def test_what_the_library_multiplies_faster_is_left_to_it(
+    m: int, n: int, k: int, epilogue: str, taken: bool
+) -> None:
+    assert (chosen(m, n, k, epilogue, 132) is not None) == taken
 
 
 def test_every_tile_is_offered_alone_and_in_clusters() -> None:

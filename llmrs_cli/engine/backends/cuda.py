@@ -33,12 +33,12 @@ from llmrs_cli.engine.backends.cuda_packed import (
 )
 from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
-from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, padded
+from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, large_sizes, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
-from llmrs_cli.kernels.catalog import model_units, packed_units, packed_wide_units, wide_units
+from llmrs_cli.kernels.catalog import many_units, model_units, packed_units, packed_wide_units, wide_units
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
@@ -144,8 +144,10 @@ class CudaBackend(Backend):
         count = self.device.multiprocessors
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
         wide = () if self.deterministic else wide_units(bf16, self._linears, arch, count)
+        sizes = () if self.deterministic else large_sizes(self.sizes.idle_budget)
+        many = many_units(bf16, self._linears, sizes, arch, count)
         packed_wide = packed_wide_units(bf16, self._packed_linears, arch, count)
-        self.device.build((*model_units(bf16, head_dim, arch), *packed, *wide, *packed_wide))
+        self.device.build((*model_units(bf16, head_dim, arch), *packed, *wide, *many, *packed_wide))
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
             self._few = self._attention.few_sizes(head_dim)
@@ -359,14 +361,13 @@ class CudaBackend(Backend):
     def draw(self, head: Callable[[Array], Array], rows: Rows, step: StepArrays, mask: Array | None) -> Drawn:
         assert isinstance(rows, CudaRows)
         assert isinstance(step, CudaStep)
-        # Recorded where the number of rows follows from the body's key; beside prompts the GPU is busy for long enough.
         if mask is not None or step.reports >= 0 or step.drawing is None:
             return self._draws.sample(head(step.sample_tokens), rows.state, step, mask)
         tokens, places = step.drawing
         padded_step = replace(step, sample_tokens=tokens, sample_rows=places)
 
         def run(memory: int) -> None:
-            key = "draw", step.key, memory, self._head_arena.generation
+            key = "draw", step.key, len(tokens), memory, self._head_arena.generation
             self.run(key, lambda: self._draws.launch(head(tokens), rows.state, padded_step, memory))
 
         return self._draws.drawn(len(tokens), run)

@@ -1,8 +1,8 @@
 """Products with 16-bit matrices on the GPU: which kernel serves how many tokens.
 
 A few tokens read the weights once with norm and epilogue fused (`linear_rows`, `linear_small`); on Hopper up to 256 go
-through `linear_wide`, which leaves what the next norm needs; many go through cuBLASLt. `Paths` is the one switch: its
-defaults are what has been measured, and a benchmark tries the others.
+through `linear_wide`, which leaves what the next norm needs; many go through `linear_many` or cuBLASLt. `Paths` is the one
+switch: its defaults are what has been measured, and a benchmark tries the others.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from llmrs_cli.engine.arrays import Array
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.handles import Vector
-from llmrs_cli.kernels import linear_rows, linear_small, linear_wide
+from llmrs_cli.kernels import linear_rows, linear_small, linear_wide, many_plans
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.launch import ceil_div
+from llmrs_cli.kernels.linear_many import linear_many
 from llmrs_cli.kernels.linear_small import MAX_NORM_TOKENS, MAX_TOKENS, Epilogue
 from llmrs_cli.kernels.linear_wide import Ahead
+from llmrs_cli.kernels.many_plans import ManyPlan
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import silu_mul
 from llmrs_cli.kernels.wide_plans import MOST_TOKENS, WidePlan, plan_for
@@ -38,6 +40,8 @@ class Paths:
     """Whether a few sequences have a cluster of blocks for each key head (`attend_few`)"""
     wide: Callable[[int, int, int, int], WidePlan | None] = plan_for
     """How `linear_wide` spreads M tokens of an (N, K) linear over so many multiprocessors; None: another kernel takes it"""
+    many: Callable[[int, int, int, Epilogue, int], ManyPlan | None] = many_plans.chosen
+    """The same of `linear_many`, for M tokens of an (N, K) linear with what follows it"""
     prompt_tokens: int = 512
     """Of a step at least, whose prompts go through `attend_prompt`; 0: never"""
 
@@ -106,10 +110,19 @@ class DenseProducts:
             self._many(epilogue, weight, x, out, alpha)
         return None
 
+    @property
+    def _hopper(self) -> bool:
+        return self.device.loader.arch == "sm_90a"
+
     def _wide_plan(self, m: int, weight: CudaLinear) -> WidePlan | None:
-        if self.device.loader.arch != "sm_90a":
+        if not self._hopper:
             return None
         return self.paths.wide(m, *weight.shape, self.device.multiprocessors)
+
+    def _many_plan(self, epilogue: Epilogue, m: int, weight: CudaLinear) -> ManyPlan | None:
+        if not self._hopper:
+            return None
+        return self.paths.many(m, *weight.shape, epilogue, self.device.multiprocessors)
 
     def _room_ahead(self, norm: Vector, plan: WidePlan, m: int) -> Ahead:
         columns, parts = len(norm), plan.parts(len(norm))
@@ -140,10 +153,15 @@ class DenseProducts:
         return linear_small.default_plan(*weight.shape, self.device.multiprocessors, self.device.shared_limit)
 
     def _many(self, epilogue: Epilogue, weight: CudaLinear, x: Array, out: Array, alpha: float) -> None:
-        if epilogue == "silu":
+        plan = self._many_plan(epilogue, len(x), weight)
+        if plan is not None and epilogue != "logits":
+            linear_many(
+                self.device, weight.bf16, plan, epilogue, weight.weight, x, out, bias=weight.bias, alpha=alpha
+            )
+        elif epilogue == "silu":
             gate_up = self.arena.take("gate_up", (len(x), weight.shape[0]), cp.uint16)
             self.gemm(weight.bf16, x, weight.weight, gate_up, weight.narrow_bias, alpha=alpha)
             silu_mul(self.device, weight.bf16, gate_up, out)
-            return
-        bias = weight.narrow_bias if epilogue == "store" else weight.bias
-        self.gemm(weight.bf16, x, weight.weight, out, bias, accumulate=epilogue == "add", alpha=alpha)
+        else:
+            bias = weight.narrow_bias if epilogue == "store" else weight.bias
+            self.gemm(weight.bf16, x, weight.weight, out, bias, accumulate=epilogue == "add", alpha=alpha)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, RowSampling, StepArrays, StepBatch
-from llmrs_cli.engine.backends.base import RowLimits, Rows
+from llmrs_cli.engine.backends.base import HEAD_ROWS, RowLimits, Rows
 from llmrs_cli.engine.backends.cuda_memory import Arena, PinnedRing
 from llmrs_cli.engine.backends.cuda_staging import PAGE, Staged, cuts, stage
 from llmrs_cli.errors import EngineFault
@@ -70,7 +70,8 @@ class CudaStep(StepArrays):
     pool: Any
     """(rows, P) i32 tokens of every row"""
     drawing: tuple[Any, Any] | None
-    """(T,) i32 `sample_tokens` and `sample_rows`, NO_ROW in the padding; None unless each token draws"""
+    """i32 `sample_tokens` and `sample_rows` padded to a size of which there are few, NO_ROW in the padding; None where
+    there are more of them than a head takes at once"""
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -228,7 +229,7 @@ class CudaRows(Rows):
             words=whole,
             token_rows=part["token_rows"],
             pool=self.state.pool,
-            drawing=(part["sample_tokens"], part["sample_rows"]) if staged.all_draw else None,
+            drawing=None if staged.drawn > HEAD_ROWS else (part["sample_tokens"], part["sample_rows"]),
         )
 
     def _send(self, runs: Sequence[Run]) -> None:

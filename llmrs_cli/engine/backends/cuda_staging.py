@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, StepBatch
-from llmrs_cli.engine.backends.base import HEAD_ROWS
 from llmrs_cli.engine.backends.rows import expand
 from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.attend_decode import chunk_pages
 from llmrs_cli.kernels.attend_prefill import TILE
 from llmrs_cli.kernels.launch import ceil_div
+from llmrs_cli.kernels.wide_plans import MOST_TOKENS
 
 PAGE = 64
 PREFILL_QUERIES = TILE
@@ -39,6 +39,11 @@ def padded(tokens: int) -> int:
     return next((size for size in PADDED if size >= tokens), ceil_div(tokens, 256) * 256)
 
 
+def large_sizes(most: int) -> tuple[int, ...]:
+    """Sizes of more than MOST_TOKENS, which are `linear_wide`'s, up to `most`."""
+    return tuple(sorted({padded(tokens) for tokens in range(MOST_TOKENS + 1, most + 1)}))
+
+
 def in_tiles(tokens: int) -> int:
     """`tokens` rounded up to whole products of FIXED_TOKENS."""
     return ceil_div(tokens, FIXED_TOKENS) * FIXED_TOKENS
@@ -53,7 +58,7 @@ class Sizes:
     tokens: int
     """Padded."""
     samples: int
-    """Rows that draw; where each token of the step does, as many as tokens, so that one recording draws for all."""
+    """Rows that draw, padded so that few recordings serve all; as many as tokens if and only if each token draws."""
     scored: int
 
 
@@ -99,8 +104,6 @@ class Staged:
     """Sequences that it must look at to meet all of them, rounded up."""
     drawn: int
     """Rows that draw."""
-    all_draw: bool
-    """Each token does, and the sections of those that draw are padded as those of tokens."""
 
 
 def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Sequence[int] = ()) -> Staged:
@@ -114,8 +117,7 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     total = int(ends[-1])
     drawn, scored = int(np.count_nonzero(batch.samples)), int(batch.scored.sum())
     tokens = in_tiles(total) if fixed else padded(total)
-    all_draw = drawn == total and tokens <= HEAD_ROWS
-    sizes = Sizes(rows, tokens, tokens if all_draw else drawn, scored)
+    sizes = Sizes(rows, tokens, _samples(drawn, total, tokens), scored)
     at, length = cuts(sizes)
     words = np.zeros(length, np.int32)
 
@@ -146,7 +148,15 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     if scored:
         words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
     blocks, reached = _few(contexts, decode, rows, shares, few)
-    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]), blocks, reached, drawn, all_draw)
+    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]), blocks, reached, drawn)
+
+
+def _samples(drawn: int, total: int, tokens: int) -> int:
+    """Entries for `drawn` rows of a step of `total` tokens, padded to `tokens`."""
+    if drawn == total:
+        return tokens
+    up = padded(drawn)
+    return up if drawn and up not in (tokens, drawn) else drawn
 
 
 def _few(

@@ -15,7 +15,7 @@ from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.faults import HttpError
 from llmrs_cli.server.log import AccessLog
 from llmrs_cli.server.page import page
-from llmrs_cli.server.plain import detokenize, embeddings, live, models, ready, tokenize, version
+from llmrs_cli.server.plain import detokenize, embeddings, live, model, models, ready, tokenize, version
 from llmrs_cli.server.responses import responses
 from llmrs_cli.server.security import App, Guard, Receive, Scope, Send, check_body
 from llmrs_cli.server.service import Service
@@ -24,6 +24,7 @@ Answer = Callable[[Exchange], Awaitable[None]]
 
 GETS: dict[str, Answer] = {
     "/v1/models": models,
+    "/v1/models/{name:path}": model,
     "/health/live": live,
     "/health/ready": ready,
     "/version": version,

@@ -63,6 +63,10 @@ class Exchange:
         self._put: Callable[[bytes], bool] = scope["state"].get("put", _cannot_put)
         """Writes a piece of a body that has begun, without waiting; False if it cannot."""
 
+    def parameter(self, name: str) -> str:
+        """What stands in the path where its route has `name`."""
+        return str(self._scope["path_params"][name])
+
     async def read(self, read: Callable[[Any], T]) -> T:
         """What `read` makes of the decoded body. Raises what it raises, RequestError if the body is no JSON,
         HttpError if it takes too long to come, ClientGone if it is cut off."""

@@ -42,6 +42,7 @@ POSTS: tuple[tuple[str, str, Table, bool], ...] = (
 )
 GETS = (
     ("/v1/models", "The served model"),
+    ("/v1/models/{name}", "The served model under one of its names"),
     ("/health/live", "Whether the process is worth keeping"),
     ("/health/ready", "Whether requests are taken now"),
     ("/version", "The version of llmrs"),
@@ -53,7 +54,7 @@ def document(names: Sequence[str] = (), *, keyed: bool = False) -> dict[str, Any
     paths: dict[str, Any] = {
         path: {"post": _post(about, table, streams, names)} for path, about, table, streams in POSTS
     }
-    paths |= {path: {"get": _get(path, about)} for path, about in GETS}
+    paths |= {path: {"get": _get(path, about, names)} for path, about in GETS}
     return {
         "openapi": "3.1.0",
         "info": {"title": "llmrs", "version": __version__},
@@ -63,9 +64,12 @@ def document(names: Sequence[str] = (), *, keyed: bool = False) -> dict[str, Any
     }
 
 
-def _get(path: str, about: str) -> dict[str, Any]:
-    public: dict[str, Any] = {"security": []} if path in PUBLIC else {}
-    return {"summary": about, "responses": _responses(False), **public}
+def _get(path: str, about: str, names: Sequence[str]) -> dict[str, Any]:
+    more: dict[str, Any] = {"security": []} if path in PUBLIC else {}
+    if path.endswith("{name}"):
+        named = {"name": "name", "in": "path", "required": True, "schema": {"enum": list(names)}}
+        more["parameters"] = [named]
+    return {"summary": about, "responses": _responses(False), **more}
 
 
 def _post(about: str, table: Table, streams: bool, names: Sequence[str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.faults import HttpError, unavailable
 from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.schema import DETOKENIZE, TOKENIZE
-from llmrs_cli.server.service import Phase
+from llmrs_cli.server.service import Phase, Service
 from llmrs_cli.server.sse import encode
 from llmrs_cli.server.translate import template_arguments
 from llmrs_cli.text.generate import TextEngine
@@ -20,19 +20,26 @@ from llmrs_cli.text.generate import TextEngine
 
 async def models(exchange: Exchange) -> None:
     """The served model, under each of its names."""
-    engine = exchange.service.engine
-    entries = [
-        {
-            "id": name,
-            "object": "model",
-            "created": exchange.service.created,
-            "owned_by": "llmrs",
-            "max_model_len": engine.context,
-            "vocab_size": engine.vocab,
-        }
-        for name in exchange.service.settings.names
-    ]
+    entries = [_entry(exchange.service, name) for name in exchange.service.settings.names]
     await exchange.reply({"object": "list", "data": entries})
+
+
+async def model(exchange: Exchange) -> None:
+    """One of those entries."""
+    name = exchange.parameter("name")
+    exchange.service.check_model(name)
+    await exchange.reply(_entry(exchange.service, name))
+
+
+def _entry(service: Service, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": service.created,
+        "owned_by": "llmrs",
+        "max_model_len": service.engine.context,
+        "vocab_size": service.engine.vocab,
+    }
 
 
 async def tokenize(exchange: Exchange) -> None:

@@ -73,7 +73,8 @@ def test_generated_requests_find_no_fault(locked: Served, tmp_path: Path) -> Non
 
 def test_every_route_is_described() -> None:
     paths = document(["m"])["paths"]
-    assert set(paths) == {*GETS, *POSTS} - {"/v1/embeddings"}
+    routes = {path.replace(":path", "") for path in (*GETS, *POSTS)}
+    assert set(paths) == routes - {"/v1/embeddings"}
 
 
 def test_the_description_has_every_field_and_the_names_of_the_model() -> None:

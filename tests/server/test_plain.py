@@ -6,6 +6,7 @@ import asyncio
 import io
 from typing import Any
 
+import openai
 import pytest
 
 from llmrs_cli import __version__
@@ -120,3 +121,12 @@ def test_embeddings_are_not_made_here() -> None:
     error = post({"input": "a"}, "/v1/embeddings").json["error"]
     assert error["code"] == "unsupported"
     assert "embeddings" in error["message"]
+
+
+def test_the_official_client_finds_a_model_by_its_name(client: openai.OpenAI) -> None:
+    listed = client.models.list().data
+    assert [client.models.retrieve(entry.id) for entry in listed] == listed
+    for unknown in ("gpt-4", "org/script"):
+        with pytest.raises(openai.NotFoundError) as error:
+            client.models.retrieve(unknown)
+        assert error.value.code == "model_not_found"

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,9 +26,9 @@ import msgspec
 
 from llmrs_cli.engine import EngineThread, FinishReason, Request, SamplingParams, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
-from llmrs_cli.engine.types import entries, split
+from llmrs_cli.engine.types import FORM, entries, split
 from llmrs_cli.engine.weights.small_head import open_model
-from llmrs_cli.errors import ExitCode, LlmrsError
+from llmrs_cli.errors import ExitCode, LlmrsError, RequestError
 from llmrs_cli.server.wire import (
     HEADER,
     Abort,
@@ -45,6 +46,7 @@ from llmrs_cli.server.wire import (
     frame,
 )
 from llmrs_cli.text.generate import grammars_of
+from llmrs_cli.text.grammar import GrammarMatcher, json_object
 
 COMPILERS = 2
 """Threads that compile grammars."""
@@ -142,6 +144,9 @@ class Desk:
     def _submit(self, request: Request) -> None:
         try:
             self._engine.submit(request, self._outbox.put)
+        except RequestError as error:  # all else of it has been looked at by the server
+            told = TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message, code=FORM)
+            self._outbox.put(told)
         except LlmrsError as error:
             self._outbox.put(TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message))
 
@@ -176,6 +181,10 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
     def progress(done: int, total: int) -> None:
         outbox.put(Progress(done, total))
 
+    grammars = grammars_of(checkpoint)
+    # Beside loading: the first form would stop every stream for half a second.
+    prepare = threading.Thread(target=_prepare, args=(grammars,), name="llmrs-prepare", daemon=True)
+    prepare.start()
     engine = EngineThread(
         lambda: open_engine(
             checkpoint,
@@ -184,9 +193,10 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
             rows=order.rows,
             memory=order.memory,
             progress=progress,
-            grammars=grammars_of(checkpoint),
+            grammars=grammars,
         )
     )
+    prepare.join()
     ended: SimpleQueue[TokenEvent] = SimpleQueue()
     engine.submit(Request("warm-up", (0,), SamplingParams(max_tokens=2, ignore_eos=True)), ended.put)
     while ended.get().finish is None:
@@ -194,6 +204,12 @@ def _open(order: Open, outbox: Outbox) -> EngineThread:
     if engine.fault is not None:
         raise engine.fault
     return engine
+
+
+def _prepare(grammars: Callable[[str], GrammarMatcher]) -> None:
+    """Get ready to compile grammars, if there can be any."""
+    with suppress(LlmrsError):
+        grammars(json_object())
 
 
 def _no_time() -> float:

@@ -174,6 +174,7 @@ class _Life:
         )
         try:
             text = await asyncio.to_thread(TextEngine.over, checkpoint, lambda: engine)
+            await asyncio.to_thread(text.prepare_grammars)
         except BaseException:
             engine.close()
             raise

@@ -165,6 +165,11 @@ class TextEngine:
         """Whether `check_grammar` has been through with it, so that it takes no time."""
         return self._trial.knows(grammar)
 
+    def prepare_grammars(self) -> None:
+        """Do now what the first grammar would have to wait for, and whoever comes meanwhile; takes up to a second."""
+        if self._grammars is not None:
+            self._grammars.prepare()
+
     def _trouble(self, grammar: str) -> str:
         if self._grammars is None:
             raise _no_tokenizer()

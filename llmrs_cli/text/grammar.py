@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.errors import RequestError
-from llmrs_cli.text.grammar_child import begins, compiled, fault_of
+from llmrs_cli.text.grammar_child import COMPLEX, begins, compiled, fault_of
 from llmrs_cli.text.tokenizer import Tokenizer
 from llmrs_cli.text.tools import CLOSE, OPEN, ToolStyle
 
@@ -53,10 +53,7 @@ class GrammarCompiler:
         with self._lock:
             start = self._compiled.get(grammar)
         if start is None:
-            matcher, fault = self._try(grammar)
-            if fault or matcher is None:
-                raise refusal(fault, param)
-            start = GrammarMatcher(matcher, self._vocab)
+            start = self._start(grammar, param)
         with self._lock:
             self._compiled[grammar] = start
             self._compiled.move_to_end(grammar)
@@ -69,6 +66,20 @@ class GrammarCompiler:
         model's tokens it may cost more than with bytes."""
         matcher, fault = self._try(grammar)
         return fault if matcher is None else fault or begins(matcher, self._eos_ids)
+
+    def prepare(self) -> None:
+        """Do now what the first grammar would have to wait for, and half a second of it everybody: it keeps the GIL."""
+        if self._eos_ids:
+            self._vocabulary()
+
+    def _start(self, grammar: str, param: str) -> GrammarMatcher:
+        matcher, fault = self._try(grammar)
+        if fault or matcher is None:
+            raise refusal(fault, param)
+        try:
+            return GrammarMatcher(matcher, self._vocab)
+        except ValueError:
+            raise refusal(COMPLEX, param) from None
 
     def _try(self, grammar: str) -> tuple[llguidance.LLMatcher | None, str]:
         """A matcher, and why it cannot be used, if so."""

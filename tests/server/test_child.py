@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from llmrs_cli.engine.types import (
+    FORM,
     FinishReason,
     Request,
     SamplingParams,
@@ -166,6 +167,6 @@ def test_a_request_that_cannot_be_taken_is_told_so_itself(engine: Engine, gramma
     one.obey(ask("good"))
     wait_until(lambda: bool(told.events))
     (event,) = told.events
-    assert (event.request_id, event.finish) == ("bad", FinishReason.ERROR)
+    assert (event.request_id, event.finish, event.code) == ("bad", FinishReason.ERROR, FORM)
     assert event.error == "It cannot be followed."
     assert engine.taken == ["good"]

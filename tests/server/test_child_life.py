@@ -16,7 +16,9 @@ from llmrs_cli.engine.types import Request, SamplingParams, TokenEvent
 from llmrs_cli.errors import EngineFault, ExitCode
 from llmrs_cli.server import child, wire
 from llmrs_cli.server.child import Outbox
+from llmrs_cli.text.grammar import GrammarCompiler
 from tests.helpers.served import wait_until
+from tests.helpers.tiny_model import TinyModel, write_tiny
 from tests.server.test_child import Engine, messages
 
 LIMITS = EngineLimits(4, 64, 64, 16, 64, 256)
@@ -79,6 +81,27 @@ def test_what_nobody_expected_is_told_by_its_kind_alone(monkeypatch: pytest.Monk
         child.run(io.BytesIO(frames(OPEN)), outbox)
     (failed,) = told_by(outbox, pipe)
     assert failed == wire.Failed(ExitCode.RUNTIME, "The engine could not be opened: ZeroDivisionError.")
+
+
+@pytest.mark.parametrize("tokenizer", [True, False])
+def test_when_it_is_ready_the_first_form_is_as_quick_as_any(
+    tmp_path: Path, tokenizer: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its vocabulary has been made, if there is one."""
+    made: list[Any] = []
+    whole = GrammarCompiler._vocabulary
+
+    def note(self: GrammarCompiler) -> Any:
+        made.append(self)
+        return whole(self)
+
+    monkeypatch.setattr(GrammarCompiler, "_vocabulary", note)
+    model = write_tiny(tmp_path, TinyModel(tokenizer=tokenizer))
+    outbox = Outbox(io.BytesIO())
+    opened = child._open(wire.Open(str(model), "reference", context=64, rows=1), outbox)
+    assert len(made) == tokenizer
+    opened.close()
+    outbox.close()
 
 
 def test_it_is_ready_once_and_then_obeys_in_order(engine: Engine) -> None:

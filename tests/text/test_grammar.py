@@ -293,3 +293,18 @@ def test_copies_of_a_matcher_begin_alike_and_go_their_own_ways() -> None:
     second.advance(c)
     assert allowed(second.mask()) == {d}
     assert allowed(COMPILER.compile(form).mask()) == {a, c}
+
+
+def test_a_grammar_of_which_not_even_the_first_token_can_be_found_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    form = grammar.json_schema({"properties": {f"p{i}": {"type": "integer"} for i in range(41)}})
+    limits = llguidance.LLParserLimits(step_max_items=1, verbose_errors=False)
+
+    def narrow(vocabulary: Any, source: str) -> Any:
+        return llguidance.LLMatcher(vocabulary, source, log_level=0, limits=limits)
+
+    monkeypatch.setattr(grammar, "compiled", narrow)
+    with pytest.raises(RequestError) as error:
+        COMPILER.compile(form, "f")
+    assert (error.value.code, error.value.param) == ("invalid_grammar", "f")

@@ -104,6 +104,12 @@ def command(
     answers under way end (--drain), a second one ends at once. stderr has a line of JSON per request, without
     prompts.
 
+    An answer may take the rest of the context: it does unless max_tokens says less, and a larger max_tokens is
+    lowered to it. max_completion_tokens wins over max_tokens. What a request leaves open is as the model's
+    generation_config.json has it, and what it says holds, 0 and 1.0 too. The parts of a message are joined with
+    nothing between them. The answers of one request share four contexts and 262,144 log-probabilities.
+    SECURITY.md lists all limits; /openapi.json describes every field.
+
     \b
       llmrs serve qwen2.5-3b
       llmrs serve smollm2-135m --port 8080

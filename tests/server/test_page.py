@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
@@ -14,13 +17,15 @@ from llmrs_cli.engine.types import FinishReason
 from llmrs_cli.server.connections import http_server
 from llmrs_cli.server.page import page
 from llmrs_cli.server.run import listen
+from llmrs_cli.text.tokenizer import Tokenizer
 from tests.helpers.bench import Bench
-from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, IM_END, byte_id, byte_ids
+from tests.helpers.byte_tokenizer import CHAT_TEMPLATE, IM_END, byte_id, byte_ids, byte_tokenizer_json
 from tests.helpers.chromium import Page, browser
 from tests.helpers.fake_engine import reply
 from tests.helpers.ladder import TOP, Ladder, step_ids, write_ladder
 from tests.helpers.served import Served, served
 
+TOKENIZER = Tokenizer(byte_tokenizer_json())
 HOSTILE = (
     "<img src=x onerror=alert(1)>",
     " ![a](http://127.0.0.1:9/image.png)",
@@ -69,19 +74,27 @@ def visit(tab: Page, url: str) -> None:
     tab.wait("document.readyState === 'complete'")
 
 
-@pytest.fixture(scope="module")
-def locked() -> Iterator[str]:
-    """The address of a server that wants a key."""
-    hello = reply((*byte_ids("hello"), IM_END), finish=FinishReason.STOP)
-    bench = Bench(hello, keys=(b"open-sesame",))
+@contextmanager
+def scripted(**settings: Any) -> Iterator[tuple[Bench, str]]:
+    """A server in this process that says hello, and its address."""
+    bench = Bench(reply((*byte_ids("hello"), IM_END), finish=FinishReason.STOP), **settings)
     with listen("127.0.0.1", 0) as listener:
         server = http_server(bench.app)
         running = Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
         running.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        server.should_exit = True
-        running.join()
-    bench.service.close()
+        try:
+            yield bench, f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        finally:
+            server.should_exit = True
+            running.join()
+            bench.service.close()
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[str]:
+    """The address of a server that wants a key."""
+    with scripted(keys=(b"open-sesame",)) as (_, address):
+        yield address
 
 
 def say(tab: Page, text: str) -> None:
@@ -139,6 +152,21 @@ def test_settings_reach_the_request(tab: Page) -> None:
     say(tab, "hi")
     tab.wait("document.querySelector('.turn.assistant .figures')?.textContent.includes('cut')")
     assert tab.run("document.querySelector('.turn.assistant .figures').textContent").startswith("2 tokens")
+
+
+def test_every_field_of_the_page_reaches_the_engine(chromium: Page) -> None:
+    fields = {"temperature": 0.5, "top_p": 0.25, "max_tokens": 7, "seed": 11}
+    with scripted() as (bench, address):
+        visit(chromium, address)
+        chromium.wait("document.querySelector('#model').textContent.startsWith('m,')")
+        chromium.run("document.querySelector('#settings').click()")
+        for name, value in {**fields, "system": "Be brief."}.items():
+            chromium.run(f"document.querySelector('#{name}').value = {json.dumps(value)}")
+        say(chromium, "hi")
+        chromium.wait("document.querySelector('.turn.assistant > .text')?.textContent === 'hello'")
+        (request,) = bench.engine.requests
+    assert {name: getattr(request.params, name) for name in fields} == fields
+    assert TOKENIZER.decode(request.prompt_ids) == "system\nBe brief.\nuser\nhi\nassistant\n"
 
 
 @pytest.mark.parametrize("width", [1100, 400])

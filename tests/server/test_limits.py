@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from llmrs_cli.engine import types
-from llmrs_cli.server import bridge, budget, schema, settings, sse
+from llmrs_cli.engine import masks, types
+from llmrs_cli.server import bridge, budget, schema, service, settings, sse
 from llmrs_cli.text import grammar, grammar_child, sandbox
 
 PAGE = (Path(__file__).parents[2] / "SECURITY.md").read_text("utf-8")
@@ -29,9 +29,16 @@ HOLD = (
     f"| schema | {grammar.MAX_SCHEMA // KIB} KiB, nested {grammar.MAX_SCHEMA_DEPTH} deep,"
     f" {grammar.MAX_ENUM:,} values of an enum |",
     f"| pattern | {grammar.MAX_REGEX:,} characters |",
-    f"| compiling a form | {grammar_child.SECONDS:g} s of processor time, {grammar_child.MEMORY // MIB} MiB |",
+    f"| compiling a form and beginning an answer | {grammar_child.SECONDS:g} s of processor time,"
+    f" {grammar_child.MEMORY // MIB} MiB |",
+    f"| forms of one key that wait to be tried | {service.MAX_FORMS} |",
+    f"| compiled forms that are kept | {grammar.MAX_CACHED}, of some 8 MiB at most |",
+    f"| following the form of one answer | {masks.BUDGET:g} s of processor time; others wait {1e3 * masks.GRACE:g} ms",
     f"| rendering a conversation | {sandbox.CPU_SECONDS:g} s of processor time, and"
     f" {sandbox.SECONDS_PER_INPUT * 1e6:g} µs more a character, up to {sandbox.MOST_SECONDS:g} s: ",
+    "| what a rendering makes, its text and all on the way to it |"
+    f" {sandbox.UNITS:,} characters and list entries, and {sandbox.UNITS_PER_INPUT} more a character of what goes in |",
+    f"| template | {sandbox.MAX_SOURCE:,} characters |",
     f"| unread stream | {settings.STALL_SECONDS:g} s, {bridge.MAX_UNREAD // MIB} MiB a choice"
     f" (the events in it are joined from {bridge.MAX_EVENTS} on: ",
     f"| body of a refused request that is still received, unread | {settings.MAX_BODY // MIB} MiB |",

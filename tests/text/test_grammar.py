@@ -284,6 +284,21 @@ def test_answers_that_cannot_be_begun_are_trouble() -> None:
     assert begins(compiled(COMPILER._vocabulary(), form), [IM_END]) == ""
 
 
+def test_the_grammars_used_last_are_kept_and_no_more() -> None:
+    tried: list[str] = []
+
+    class Counting(GrammarCompiler):
+        def _try(self, grammar: str) -> Any:
+            tried.append(grammar)
+            return super()._try(grammar)
+
+    compiler = Counting(TOKENIZER, VOCAB, [IM_END])
+    forms = [grammar.lark(f'start: "{number}"') for number in range(grammar.MAX_CACHED + 1)]
+    for form in (*forms[:-1], forms[0], forms[-1], forms[0], forms[1]):
+        compiler.compile(form)
+    assert tried == [*forms, forms[1]], "the second was used longest ago when the last one came"
+
+
 def test_copies_of_a_matcher_begin_alike_and_go_their_own_ways() -> None:
     form = grammar.regex("ab|cd")
     first, second = COMPILER.compile(form), COMPILER.compile(form)

@@ -248,6 +248,8 @@ def _sample(shape: Shape, slots: tuple[int, ...]) -> None:
     found = _words(out, 2 * count).reshape(count, 2)
     rows, at = _words(slots[1], count).tolist(), _words(slots[2], count).tolist()
     for i, (row, token) in enumerate(zip(rows, at, strict=True)):
+        if row < 0:
+            continue
         position = int(_words(slots[3] + 4 * token, 1)[0])
         found[i] = drawn(row, position), 0
         _words(pool + 4 * (row * pool_width + position + 1), 1)[0] = found[i, 0]

@@ -195,8 +195,8 @@ def test_any_number_of_rows_of_one_padded_size_shares_its_recordings(backend: An
         drain(engine, *(Request(f"{rows}-{i}", (1, 2, 3), ask) for i in range(rows)))
 
     def recorded() -> set[Any]:
-        """Of steps without prompts."""
-        return {key for key in backend._graphs._graphs if key[0] == "draw" or not key[1]}
+        """Of steps without prompts: their bodies have no tiles."""
+        return {key for key in backend._graphs._graphs if not (key[1] if key[0] == "draw" else key)[1]}
 
     decode(8)
     before = recorded()
@@ -236,6 +236,8 @@ def test_log_probabilities_and_masks_are_drawn_without_a_recording(backend: Any,
 
 
 def test_the_plan_holds_every_buffer_of_the_largest_step(backend: Any, tmp_path: Any) -> None:
+    """Where gate and up are a product of their own; with SiLU·mul in it a step takes less."""
+    backend.device.loader.arch = "sm_80"
     engine = open_random(backend, tmp_path, context=512, rows=8, memory=1 << 30)
     limits, model = engine.limits, model_sizes(random_checkpoint(tmp_path).spec)
     for i in range(8):

@@ -30,6 +30,7 @@ struct Series {
 OF_BLOCK std::vector<Series> series_of(1024);
 
 inline u32 pack_probabilities(float low, float high) { return pack2(low, high); }
+inline u32 pack_saturated(float low, float high) { return pack2(low, high); }
 inline void wgmma_end() {
     Series& own = series_of[threadIdx.x];
     own.closed.push_back(std::move(own.open));

@@ -1,0 +1,75 @@
+// 4-bit tiles of 16 rows (marlin_layout.py draws them) made 16-bit rows of W in shared memory, as wgmma_shared.cuh reads them.
+//
+// A value is (code - zero) · scale, rounded once to the 16-bit type: what dequantise.cu makes of it. A code becomes float32
+// where it stands: on mantissa bits beside an exponent it reads 512 + code, or 32 + code, and one multiplication with an
+// addition takes away (512 + zero) · scale. Both products are exact, for a scale has 11 bits.
+#pragma once
+#include "many_epilogue.cuh"
+#include "packed4.cuh"
+
+// Codes of row g stand at bits 14 … 17 of a word that is turned by whole bytes, those of row g + 8 at bits 18 … 21.
+constexpr u32 UPPER_CODE = 0x0003c000, UPPER_ZERO = 0x0007c000, UPPER_BASE = 0x44000000;  // 512
+constexpr u32 LOWER_CODE = 0x003c0000, LOWER_ZERO = 0x007c0000, LOWER_BASE = 0x42000000;  // 32
+constexpr int HALF_GROUPS = GROUP < 64 ? 64 / GROUP : 1;  // that 64 columns of a tile have
+
+// Rounded to the 16-bit type as pack2 does, numbers that are too large for it to the largest, in one instruction.
+DEVICE u32 pack_saturated(float low, float high) {
+    u32 pair;
+#if BF16
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#else
+    asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+#endif
+    return pair;
+}
+
+// A lane's part of 64 columns of a tile: four steps of codes, and the heads of rows g and g + 8.
+struct Narrow {
+    uint4 codes;
+    uint2 heads[HALF_GROUPS];
+    DEVICE Narrow(const u8* tile, int half) {
+        const int lane = threadIdx.x % 32, first = GROUP < 128 ? half * HALF_GROUPS : 0;
+        codes = read_codes(tile, half, lane);
+#pragma unroll
+        for (int i = 0; i < HALF_GROUPS; i++)
+            heads[i] = *reinterpret_cast<const uint2*>(tile + CODE_BYTES + (first + i) * HEAD_BYTES + lane / 4 * 8);
+    }
+};
+
+// What the codes of one row and group need.
+struct Scaling {
+    float scale, offset;
+    DEVICE Scaling(u32 head, u32 base_and_zero)
+        : scale(float_of_f16(u16(head))), offset(-__uint_as_float(base_and_zero) * scale) {}
+    DEVICE float operator()(u32 base_and_code) const { return __fmaf_rn(__uint_as_float(base_and_code), scale, offset); }
+};
+
+// One step: rows g, g + 8, g, g + 8; columns 2c, 2c, 2c + 8, 2c + 8 and the next ones.
+DEVICE void widen(u32 word, const Scaling& upper, const Scaling& lower, u32 (&a)[4]) {
+    const u32 turned[4] = {__funnelshift_r(word, word, 24), __funnelshift_r(word, word, 8), word,
+                           __funnelshift_r(word, word, 16)};
+#pragma unroll
+    for (int pair = 0; pair < 4; pair += 2) {
+        const u32 low = turned[pair], high = turned[pair + 1];
+        a[pair] = pack_saturated(upper(mask_or(low, UPPER_CODE, UPPER_BASE)), upper(mask_or(high, UPPER_CODE, UPPER_BASE)));
+        a[pair + 1] = pack_saturated(lower(mask_or(low, LOWER_CODE, LOWER_BASE)), lower(mask_or(high, LOWER_CODE, LOWER_BASE)));
+    }
+}
+
+// For a whole warp: 64 columns of a tile to its 16 lines of 128 bytes at `rows`.
+DEVICE void widen_half(const Narrow& narrow, u32 rows) {
+    const int lane = threadIdx.x % 32;
+    const u32 own = lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;  // pieces of a line are told apart by an exclusive or
+#pragma unroll
+    for (int group = 0; group < HALF_GROUPS; group++) {
+        const uint2 head = narrow.heads[group];
+        const Scaling upper(head.x, mask_or(head.x >> 2, UPPER_ZERO, UPPER_BASE));
+        const Scaling lower(head.y, mask_or(head.y << 2, LOWER_ZERO, LOWER_BASE));
+#pragma unroll
+        for (int step = group * 4 / HALF_GROUPS; step < (group + 1) * 4 / HALF_GROUPS; step++) {
+            u32 a[4];
+            widen(word_of(narrow.codes, step), upper, lower, a);
+            store_matrices(rows + (own ^ step * 32), a[0], a[1], a[2], a[3]);
+        }
+    }
+}

@@ -323,3 +323,12 @@ def test_a_grammar_of_which_not_even_the_first_token_can_be_found_is_refused(
     with pytest.raises(RequestError) as error:
         COMPILER.compile(form, "f")
     assert (error.value.code, error.value.param) == ("invalid_grammar", "f")
+
+
+def test_only_so_many_compiled_grammars_are_kept_and_those_that_were_used_last() -> None:
+    compiler = GrammarCompiler(TOKENIZER, VOCAB, [IM_END])
+    forms = [grammar.regex(f"a{{{number}}}") for number in range(1, grammar.MAX_CACHED + 3)]
+    for form in forms:
+        compiler.compile(forms[0])
+        compiler.compile(form)
+    assert list(compiler._compiled) == [*forms[3:-1], forms[0], forms[-1]]

@@ -30,7 +30,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
     Meeting* meetings,           // (R,)
     Shortlist* shortlists,       // (R,)
     int* out,                    // (R, 2) token and whether the row failed
-    int vocab, int count_width, int bias_width, int stop_width, int pool_width) {
+    int vocab, int count_width, int bias_width, int stop_width, int pool_width,
+    int* const* out_at) {        // where `out` is written, or null: a recorded launch cannot be told otherwise
     __shared__ Sampling s;
     __shared__ Row row;
     __shared__ Peers peers;
@@ -127,7 +128,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sample(
     if (threadIdx.x == 0 && (block == 0 || !filtered)) {
         const bool failed = search.chosen == vocab;
         const int id = failed ? 0 : search.chosen;
-        out[2 * r] = id, out[2 * r + 1] = failed;
+        int* to = out_at ? *out_at : out;
+        to[2 * r] = id, to[2 * r + 1] = failed;
         pool[i64(at) * pool_width + row.position] = id;
         u16* count = counts + i64(at) * count_width + id;
         if (s.penalised && !failed && (*count & 0x7fff) < 0x7fff) ++*count;  // one that failed may be drawn again

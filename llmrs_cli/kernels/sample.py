@@ -88,6 +88,7 @@ def _kernel(mask_words: int) -> Kernel:
         Buffer("shortlists", "i32", ("list words",)),
         Scalar("out", "u64"),
         *(Scalar(name, "i32") for name in ("vocab", "count_width", "bias_width", "stop_width", "pool_width")),
+        Buffer("out_at", "i32", (2,), optional=True),
     )
     return Kernel(UNIT, "sample", params)
 
@@ -103,11 +104,13 @@ def sample(
     scratch: Scratch,
     mask: Any,
     out: int,
+    out_at: Any = None,
 ) -> None:
     """Draw for logits (R, V) of the state's `rows` (R,); token tokens_at[r] of the step is the last known one.
 
     `logits` may be overwritten. mask (R, ceil(V / 32)) uint32 or None. `out` is the address of (R, 2) int32: the
-    token, which is also appended to its row, and whether the row failed.
+    token, which is also appended to its row, and whether the row failed; `out_at` (2,) int32, if given, holds that
+    address in its place.
     """
     count, vocab = logits.shape
     blocks = blocks_for(count, vocab, multiprocessors)
@@ -122,4 +125,5 @@ def sample(
         logits, rows, tokens_at, positions, state.sampling, state.bias_ids, state.bias_values, state.stop_ids,
         state.counts, mask, state.pool, scratch.partials, scratch.meeting, scratch.shortlists, out,
         vocab, state.counts.shape[1], MAX_BIASES, MAX_STOPS, state.pool.shape[1],
+        out_at,
     )  # fmt: skip

@@ -18,7 +18,15 @@ from hypothesis import strategies as st
 from llmrs_cli.engine.api import Engine, open_engine
 from llmrs_cli.engine.backends.base import RowLimits
 from llmrs_cli.engine.backends.cuda_sizes import activation_bytes, head_bytes, row_bytes
-from llmrs_cli.engine.backends.cuda_staging import FIXED_TOKENS, PREFILL_QUERIES, Sizes, cuts, padded, stage
+from llmrs_cli.engine.backends.cuda_staging import (
+    DRAWN,
+    FIXED_TOKENS,
+    PREFILL_QUERIES,
+    Sizes,
+    cuts,
+    padded,
+    stage,
+)
 from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.memory import model_sizes
 from llmrs_cli.engine.types import FinishReason, Request, SamplingParams
@@ -77,7 +85,7 @@ def test_every_section_says_what_the_chunks_say(chunks: Step, shares: int) -> No
     unused = made.sizes.samples - len(drawing)
     # As many as tokens only where each of these draws: then nobody need gather them.
     assert (made.sizes.samples == made.sizes.tokens) == (total == len(drawing))
-    assert made.sizes.samples in (len(drawing), padded(len(drawing)) if drawing else 0)
+    assert made.sizes.samples in (len(drawing), made.sizes.tokens, *DRAWN)
     assert part["sample_tokens"] == [ends[i + 1] - 1 for i in drawing] + [0] * unused
     assert part["sample_rows"] == [chunks[i][0] for i in drawing] + [-1] * unused
     scored = [ends[i] + j for i, chunk in enumerate(chunks) for j in range(chunk[4])]

@@ -245,6 +245,8 @@ def _gather(shape: Shape, slots: tuple[int, ...]) -> None:
 def _sample(shape: Shape, slots: tuple[int, ...]) -> None:
     count = shape.grid[1]
     out, pool, pool_width = slots[14], slots[10], slots[19] & 0xFFFFFFFF
+    if slots[20]:
+        out = int(_words(slots[20], 2).view(np.uint64)[0])
     found = _words(out, 2 * count).reshape(count, 2)
     rows, at = _words(slots[1], count).tolist(), _words(slots[2], count).tolist()
     for i, (row, token) in enumerate(zip(rows, at, strict=True)):

@@ -33,7 +33,7 @@ from llmrs_cli.engine.backends.cuda_packed import (
 )
 from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
-from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, large_sizes, padded
+from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, large_sizes, most_drawn, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
@@ -159,6 +159,7 @@ class CudaBackend(Backend):
 
     def open_rows(self, limits: RowLimits) -> CudaRows:
         self._arena.tokens = padded(limits.tokens) if limits.tokens else 0
+        self._head_arena.tokens = most_drawn(limits.rows)
         rows = CudaRows(
             limits, self.device, self._arena, self._stream, self._shares, self.deterministic, self._few
         )
@@ -365,12 +366,9 @@ class CudaBackend(Backend):
             return self._draws.sample(head(step.sample_tokens), rows.state, step, mask)
         tokens, places = step.drawing
         padded_step = replace(step, sample_tokens=tokens, sample_rows=places)
-
-        def run(memory: int) -> None:
-            key = "draw", step.key, len(tokens), memory, self._head_arena.generation
-            self.run(key, lambda: self._draws.launch(head(tokens), rows.state, padded_step, memory))
-
-        return self._draws.drawn(len(tokens), run)
+        key = "draw", step.key, len(tokens), self._head_arena.generation
+        self.run(key, lambda: self._draws.launch(head(tokens), rows.state, padded_step, 0))
+        return self._draws.launched(rows.results.current, len(tokens))
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:
         return self._draws.score(logits, targets, alternatives)

@@ -6,7 +6,6 @@ are reused once they have been fetched.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Array, Draws
+from llmrs_cli.engine.backends.base import HEAD_ROWS
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_rows import CudaStep
 from llmrs_cli.kernels import sample as sampler
@@ -37,6 +37,8 @@ class Drawn:
     """-1: no log-probabilities"""
     targets: NDArray[np.int32] | None = None
     """Of a `score`: the ids are known."""
+    lent: bool = False
+    """The memory is not of the pool."""
 
 
 @dataclass(slots=True)
@@ -60,20 +62,18 @@ class DrawPool:
             logprobs(self.device, raw, memory.ptr, 2, _parts(memory.ptr, rows, step.reports), step.reports)
         return Drawn(memory, _event(), rows, step.reports)
 
-    def drawn(self, rows: int, run: Callable[[int], None]) -> Drawn:
-        """What `run` will have drawn: it enqueues `launch` for `rows` rows at the address that it is given."""
-        memory = self._take(words(rows, -1))
-        run(memory.ptr)
-        return Drawn(memory, _event(), rows, -1)
-
     def launch(
         self, logits: Array, state: RowState, step: CudaStep, memory: int, mask: Array | None = None
     ) -> None:
-        """Enqueue the sampler alone; tokens and flags go to the host address `memory`."""
+        """Enqueue the sampler alone; tokens and flags go to the host address `memory`; 0: where the step says."""
         sample(
             self.device, self.device.multiprocessors, logits, step.sample_rows, step.sample_tokens,
-            step.positions, state, self._scratch(*logits.shape), mask, memory,
+            step.positions, state, self._scratch(*logits.shape), mask, memory, None if memory else step.result,
         )  # fmt: skip
+
+    def launched(self, memory: Any, rows: int) -> Drawn:
+        """What the step before drew, whose result is `memory`."""
+        return Drawn(memory, _event(), rows, -1, lent=True)
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:
         """Enqueue the log-softmax of (P, V) logits at `targets` (P,)."""
@@ -89,7 +89,8 @@ class DrawPool:
         drawn.event.synchronize()
         rows, top = drawn.rows, max(drawn.alternatives, 0)
         found = np.frombuffer(drawn.memory, np.int32, words(rows, drawn.alternatives)).copy()
-        self._free.append(drawn.memory)
+        if not drawn.lent:
+            self._free.append(drawn.memory)
         ids, failed = found[: 2 * rows : 2], found[1 : 2 * rows : 2] != 0
         if drawn.alternatives < 0:
             none = np.zeros((rows, 0), np.float32)
@@ -103,12 +104,17 @@ class DrawPool:
         return Draws(ids, failed, values, top_ids.reshape(rows, top), np.where(failed[:, None], 0, tops))
 
     def _scratch(self, rows: int, vocab: int) -> Scratch:
+        """Room for the most rows from the first on, so that recordings last."""
+        most = max(2 * self.device.multiprocessors, HEAD_ROWS)
         blocks = rows * sampler.blocks_for(rows, vocab, self.device.multiprocessors)
-        take = self.arena.take
+
+        def take(name: str, count: int, each: int, kind: Any, reserve: int = HEAD_ROWS) -> Any:
+            return self.arena.take(f"sample {name}", (count * each,), kind, reserve=reserve * each)
+
         return Scratch(
-            partials=take("sample partials", (blocks * sampler.PARTIAL_WORDS,), cp.int32),
-            meeting=take("sample meeting", (rows * sampler.MEETING_WORDS,), cp.uint32, reserve=1024),
-            shortlists=take("sample shortlists", (rows * sampler.LIST_WORDS,), cp.int32),
+            partials=take("partials", blocks, sampler.PARTIAL_WORDS, cp.int32, most),
+            meeting=take("meeting", rows, sampler.MEETING_WORDS, cp.uint32),
+            shortlists=take("shortlists", rows, sampler.LIST_WORDS, cp.int32),
         )
 
     def _take(self, count: int) -> Any:

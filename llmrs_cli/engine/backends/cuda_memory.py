@@ -51,11 +51,35 @@ class Arena:
         if held is None or held.size < size:
             if len(shape) > 1:
                 reserve = max(reserve, self.tokens * math.prod(shape[1:]))
+            self.generation += held is not None
             held = cp.zeros(max(size, reserve), kind)
             self._buffers[name, kind.char] = held
             self._views = {key: view for key, view in self._views.items() if key[0] != name}
-            self.generation += 1
         return held[:size].reshape(shape)
+
+
+@dataclass(slots=True)
+class Turns:
+    """Pinned memory for what steps draw, in turns; more of them than steps are ever under way."""
+
+    size: int
+    """Bytes of each."""
+    depth: int = 4
+    _memory: list[Any] = field(init=False)
+    _turn: int = 0
+
+    def __post_init__(self) -> None:
+        self._memory = [cp.cuda.alloc_pinned_memory(self.size) for _ in range(self.depth)]
+
+    def next(self) -> Any:
+        """What `current` is from now on."""
+        self._turn = (self._turn + 1) % self.depth
+        return self.current
+
+    @property
+    def current(self) -> Any:
+        """The newest step's."""
+        return self._memory[self._turn]
 
 
 @dataclass(slots=True)

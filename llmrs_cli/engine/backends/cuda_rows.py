@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, RowSampling, StepArrays, StepBatch
 from llmrs_cli.engine.backends.base import HEAD_ROWS, RowLimits, Rows
-from llmrs_cli.engine.backends.cuda_memory import Arena, PinnedRing
+from llmrs_cli.engine.backends.cuda_memory import Arena, PinnedRing, Turns
 from llmrs_cli.engine.backends.cuda_staging import PAGE, Staged, cuts, stage
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.count_tokens import count_tokens
@@ -65,6 +65,8 @@ class CudaStep(StepArrays):
 
     words: Any
     """All index arrays of the step, as they were staged"""
+    result: Any
+    """(2,) i32 address in the host's memory of what the step draws"""
     token_rows: Any
     """(T,) i32 row of each token, NO_ROW in the padding"""
     pool: Any
@@ -125,6 +127,8 @@ class CudaRows(Rows):
         self._starts: dict[int, tuple[Ints, RowSampling]] = {}
         self._granted: dict[int, tuple[int, int]] = {}
         self._ring = PinnedRing(RING_BYTES)
+        self.results = Turns(8 * HEAD_ROWS)
+        """Where a step's tokens and flags land."""
         self._steps: dict[tuple[Any, ...], CudaStep] = {}
 
     # -- edits ------------------------------------------------------------------------------------------
@@ -174,6 +178,7 @@ class CudaRows(Rows):
         if starts.size:
             device_starts = self._arena.take("starts", starts.shape, np.int32)
             runs.append(Run(device_starts, starts.reshape(-1)))
+        staged.words[:2].view(np.uint64)[0] = self.results.next().ptr
         runs.append(Run(step.words, staged.words))
         self._send(runs)
         self._starts, self._granted = {}, {}
@@ -227,6 +232,7 @@ class CudaRows(Rows):
             reached=staged.reached,
             reports=reports,
             words=whole,
+            result=part["result"],
             token_rows=part["token_rows"],
             pool=self.state.pool,
             drawing=None if staged.drawn > HEAD_ROWS else (part["sample_tokens"], part["sample_rows"]),

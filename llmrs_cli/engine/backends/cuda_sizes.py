@@ -53,9 +53,8 @@ def row_bytes(limits: RowLimits) -> int:
 def head_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
     """Logits of one slice of rows, twice where log-probabilities are asked for, what these rows take of the body, and the
     sampler's scratch."""
-    rows = min(limits.rows, HEAD_ROWS)
-    blocks = sample.capacity_for(rows, model.vocab, multiprocessors)
-    words = blocks * sample.PARTIAL_WORDS + rows * (sample.MEETING_WORDS + sample.LIST_WORDS)
+    blocks = max(2 * multiprocessors, sample.capacity_for(HEAD_ROWS, model.vocab, multiprocessors))
+    words = blocks * sample.PARTIAL_WORDS + HEAD_ROWS * (sample.MEETING_WORDS + sample.LIST_WORDS)
     chosen = HEAD_ROWS * (4 * model.hidden + 2 * model.heads * model.head_dim)
     return 2 * 4 * HEAD_ROWS * model.vocab + chosen + 4 * words
 

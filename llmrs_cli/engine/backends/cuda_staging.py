@@ -1,7 +1,7 @@
 """A step as one stretch of 32-bit words: the index arrays that kernels read, side by side, padded. NumPy only.
 
-    contexts  table_rows  query_start  first_page  first_tile  positions  token_rows  sample_tokens  sample_rows  scored
-    └──────────────── sizes of the engine's rows ───────────┘  └── padded(T) each ──┘ └─────── vary freely ───────┘
+    result  contexts  table_rows  query_start  first_page  first_tile  positions  token_rows  sample_tokens  sample_rows  scored
+            └──────────────── sizes of the engine's rows ───────────┘  └── padded(T) each ──┘ └─────── vary freely ───────┘
 
 What varies freely comes last, so that at one padded token count everything before it has one address, and a
 recorded graph finds it there. Where the words go and how they get there is `cuda_rows`' affair.
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, StepBatch
+from llmrs_cli.engine.backends.base import HEAD_ROWS
 from llmrs_cli.engine.backends.rows import expand
 from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.attend_decode import chunk_pages
@@ -32,6 +33,15 @@ FIXED_TOKENS = 128
 NO_ROW = -1
 PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 256."""
+
+DRAWN = (1, 6, 20, 68, 132, 256)
+"""What the rows that draw are padded to beside tokens that do not: a head reads its weights once for each of these. But for the
+ends no size of a step, since as many rows as tokens are all of them."""
+
+
+def most_drawn(rows: int) -> int:
+    """Rows of the largest head of an engine of `rows` rows."""
+    return next((size for size in DRAWN if size >= rows), HEAD_ROWS)
 
 
 def padded(tokens: int) -> int:
@@ -70,6 +80,7 @@ def cuts(sizes: Sizes) -> tuple[Cuts, int]:
     """Where each section lies, and the words of all."""
     rows, tokens = sizes.rows, sizes.tokens
     lengths = {
+        "result": 2,
         "contexts": rows,
         "table_rows": rows,
         "query_start": rows + 1,
@@ -155,8 +166,7 @@ def _samples(drawn: int, total: int, tokens: int) -> int:
     """Entries for `drawn` rows of a step of `total` tokens, padded to `tokens`."""
     if drawn == total:
         return tokens
-    up = padded(drawn)
-    return up if drawn and up not in (tokens, drawn) else drawn
+    return next((size for size in DRAWN if size >= drawn and size != tokens), drawn) if drawn else 0
 
 
 def _few(

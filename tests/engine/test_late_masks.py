@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from llmrs_cli.engine import FinishReason, open_engine
+from llmrs_cli.engine import Engine, FinishReason, open_engine
 from llmrs_cli.engine import masks as module
 from llmrs_cli.engine.backends.registry import open_backend
 from llmrs_cli.engine.types import Request, SamplingParams, TokenEvent
@@ -54,15 +54,13 @@ REQUESTS = [
 
 
 def answers(
-    model: Path, backend: str, lookahead: int, late: Sequence[int], monkeypatch: pytest.MonkeyPatch
+    engine: Engine, lookahead: int, late: Sequence[int], monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, list[TokenEvent]]:
-    """What each request gets if `late[n]` masks are computed before step n, and all of them from then on."""
+    """What each request gets if `late[n]` masks are computed before step n, and all of them from then on; the engine,
+    whose grammars are `Changing`, is closed."""
     monkeypatch.setattr(module, "GRACE", 0)
     monkeypatch.setattr(module, "PAUSE", 0)
     hand = Hand()
-    engine = open_engine(
-        open_checkpoint(model), open_backend(backend), context=320, rows=8, grammars=Changing
-    )
     engine.lookahead = lookahead
     assert engine._grammars is not None
     engine._grammars.masks._pools = [hand] * 3
@@ -88,19 +86,32 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny(tmp_path_factory.mktemp("late"), TinyModel("qwen3", seed=3))
 
 
-@pytest.mark.parametrize("lookahead", [0, 1])
-@pytest.mark.parametrize("seed", range(4))
-def test_late_masks_change_no_token_of_anybody(
-    model: Path, lookahead: int, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def some_late(seed: int) -> list[int]:
     chance = random.Random(seed)
-    late = [chance.choice([0, 0, 0, 1, 2]) for _ in range(25)]
-    in_time = answers(model, "reference", 0, (), monkeypatch)
-    found = answers(model, "reference", lookahead, late, monkeypatch)
+    return [chance.choice([0, 0, 0, 1, 2]) for _ in range(25)]
+
+
+def check_alike(
+    in_time: dict[str, list[TokenEvent]], found: dict[str, list[TokenEvent]], atol: float
+) -> None:
+    """Every request got the same tokens to its end, and the same scores."""
     for each in REQUESTS:
         right, given = ([token for e in told[each.id] for token in e.tokens] for told in (in_time, found))
         assert given == right, each.id
         assert len(given) == 14
         assert found[each.id][-1].finish is FinishReason.LENGTH
         scores = [[score.logprob for e in told[each.id] for score in e.logprobs] for told in (in_time, found)]
-        np.testing.assert_allclose(scores[1], scores[0], atol=1e-5)
+        np.testing.assert_allclose(scores[1], scores[0], atol=atol)
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+@pytest.mark.parametrize("seed", range(4))
+def test_late_masks_change_no_token_of_anybody(
+    model: Path, lookahead: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(lookahead: int, late: Sequence[int]) -> dict[str, list[TokenEvent]]:
+        backend = open_backend("reference")
+        engine = open_engine(open_checkpoint(model), backend, context=320, rows=8, grammars=Changing)
+        return answers(engine, lookahead, late, monkeypatch)
+
+    check_alike(told(0, ()), told(lookahead, some_late(seed)), atol=1e-5)

@@ -1,8 +1,9 @@
 // 4-bit tiles of 16 rows (marlin_layout.py draws them) made 16-bit rows of W in shared memory, as wgmma_shared.cuh reads them.
 //
-// A value is (code - zero) · scale, rounded once to the 16-bit type: what dequantise.cu makes of it. A code becomes float32
-// where it stands: on mantissa bits beside an exponent it reads 512 + code, or 32 + code, and one multiplication with an
-// addition takes away (512 + zero) · scale. Both products are exact, for a scale has 11 bits.
+// A value is (code - zero) · scale, rounded once to the 16-bit type: what dequantise.cu makes of it. To float16 two values at
+// a time: codes minus zeros are exact, and one multiplication rounds. Where that could be more than float16 holds, and to
+// bfloat16, which a scale of 11 bits does not fit, by way of float32: on mantissa bits beside an exponent a code reads 512 +
+// code, or 32 + code, and one multiplication with an addition takes away (512 + zero) · scale. Both products are exact.
 #pragma once
 #include "many_epilogue.cuh"
 #include "packed4.cuh"
@@ -56,20 +57,56 @@ DEVICE void widen(u32 word, const Scaling& upper, const Scaling& lower, u32 (&a)
     }
 }
 
+#if !BF16
+constexpr u32 TOO_LARGE = 0x6c00;  // 4096: a smaller scale times 16 at most is a float16 number
+
+// Both halves of a pair times those of another, each rounded once.
+DEVICE u32 multiply_pairs(u32 a, u32 b) {
+    u32 product;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(a), "r"(b));
+    return product;
+}
+#endif
+
 // For a whole warp: 64 columns of a tile to its 16 lines of 128 bytes at `rows`.
 DEVICE void widen_half(const Narrow& narrow, u32 rows) {
     const int lane = threadIdx.x % 32;
     const u32 own = lane % 16 * 128 + (lane / 16 ^ lane % 8) * 16;  // pieces of a line are told apart by an exclusive or
+    auto store = [&](int group, const auto& widened) {
+#pragma unroll
+        for (int step = group * 4 / HALF_GROUPS; step < (group + 1) * 4 / HALF_GROUPS; step++) {
+            u32 a[4];
+            widened(word_of(narrow.codes, step), a);
+            store_matrices(rows + (own ^ step * 32), a[0], a[1], a[2], a[3]);
+        }
+    };
+#if !BF16
+    bool large = false;
+#pragma unroll
+    for (int group = 0; group < HALF_GROUPS; group++)
+        large |= (narrow.heads[group].x & 0x7fffu) >= TOO_LARGE || (narrow.heads[group].y & 0x7fffu) >= TOO_LARGE;
+    if (!__any_sync(FULL, large)) {
+#pragma unroll
+        for (int group = 0; group < HALF_GROUPS; group++) {
+            const uint2 words = narrow.heads[group];
+            Head head;
+            head.offset[0] = (words.x >> 16) * EVEN_UNIT + (EVEN_BASE | SIGNS);
+            head.offset[1] = (words.y >> 16) * ODD_UNIT + (ODD_BASE | SIGNS);
+            const u32 scales[2] = {(words.x & 0xffffu) * 0x10001u, (words.y & 0xffffu) * 0x10001u};
+            store(group, [&](u32 word, u32 (&a)[4]) {
+                decode(word, head, a);
+#pragma unroll
+                for (int pair = 0; pair < 4; pair++) a[pair] = multiply_pairs(a[pair], scales[pair % 2]);
+            });
+        }
+        return;
+    }
+#endif
 #pragma unroll
     for (int group = 0; group < HALF_GROUPS; group++) {
         const uint2 head = narrow.heads[group];
         const Scaling upper(head.x, mask_or(head.x >> 2, UPPER_ZERO, UPPER_BASE));
         const Scaling lower(head.y, mask_or(head.y << 2, LOWER_ZERO, LOWER_BASE));
-#pragma unroll
-        for (int step = group * 4 / HALF_GROUPS; step < (group + 1) * 4 / HALF_GROUPS; step++) {
-            u32 a[4];
-            widen(word_of(narrow.codes, step), upper, lower, a);
-            store_matrices(rows + (own ^ step * 32), a[0], a[1], a[2], a[3]);
-        }
+        store(group, [&](u32 word, u32 (&a)[4]) { widen(word, upper, lower, a); });
     }
 }

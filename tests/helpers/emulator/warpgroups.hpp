@@ -31,6 +31,12 @@ OF_BLOCK std::vector<Series> series_of(1024);
 
 inline u32 pack_probabilities(float low, float high) { return pack2(low, high); }
 inline u32 pack_saturated(float low, float high) { return pack2(low, high); }
+inline u32 multiply_pairs(u32 a, u32 b) {
+    u32 out = 0;
+    for (int half = 0; half < 2; half++)
+        out |= u32(float_to_f16(value_of(HALF(a >> 16 * half)) * value_of(HALF(b >> 16 * half)))) << 16 * half;
+    return out;
+}
 inline void wgmma_end() {
     Series& own = series_of[threadIdx.x];
     own.closed.push_back(std::move(own.open));

@@ -131,7 +131,8 @@ class Scheduler:
         busy = any(sequence.decoding for sequence in self._running)
         budget = self.limits.busy_budget if busy else self.limits.idle_budget
         self._continue_decoding(draft)
-        self._admit_waiting(draft)
+        # While the device has nothing to do, whoever finds no place in this step can wait for the next one.
+        self._admit_waiting(draft, self.limits.idle_budget if not self._flights else None)
         self._advance_prompts(draft, budget - len(draft.chunks))
         return self._seal(draft)
 
@@ -163,13 +164,13 @@ class Scheduler:
         insort(self._waiting, sequence, key=_age)
         self.preemptions += 1
 
-    def _admit_waiting(self, draft: _Draft) -> None:
-        """Rows and blocks for those who wait, oldest first, until one of them finds no room.
+    def _admit_waiting(self, draft: _Draft, tokens: int | None) -> None:
+        """Rows and blocks for those who wait, oldest first, until one of them finds no room or they bring `tokens`.
 
         Who waits for a block that another is about to publish, or sits the step out, is passed by, but a row and
         blocks are kept for it.
         """
-        passed, kept = 0, 0
+        passed, kept, most = 0, 0, largest_share(tokens or 0)
         for sequence in list(islice(self._waiting, self.limits.rows)):
             if len(self._rows) <= passed or sequence.in_flight:
                 return
@@ -180,6 +181,10 @@ class Scheduler:
                 passed, kept = passed + 1, kept + sequence.blocks_at_start - len(shared)
             elif not self._start(sequence, shared, draft, kept):
                 return
+            elif tokens is not None:
+                tokens -= min(sequence.wanted, most)
+                if tokens <= 0:
+                    return
 
     def _under_way(self, index: int, key: bytes) -> bool:
         """A running sequence is about to publish this block: waiting a step is better than computing it."""
@@ -324,6 +329,11 @@ class Scheduler:
             )
 
 
+def largest_share(budget: int) -> int:
+    """What the oldest of several prompts takes of a step at most."""
+    return budget * 3 // 4
+
+
 def share_out(wanted: Seq[int], budget: int) -> list[int]:
     """Split `budget` tokens among prompts that want so many each, oldest first; at least 2 if several.
 
@@ -331,7 +341,6 @@ def share_out(wanted: Seq[int], budget: int) -> list[int]:
     first among equals; what they leave goes back to the oldest. Nothing is wasted while anybody wants.
     """
     given, left = [0] * len(wanted), budget
-    reserve = -(-budget // 4) if len(wanted) > 1 else 0
 
     def serve(index: int, most: int) -> None:
         nonlocal left
@@ -340,7 +349,7 @@ def share_out(wanted: Seq[int], budget: int) -> list[int]:
         left -= tokens
 
     if wanted:
-        serve(0, budget - reserve)
+        serve(0, largest_share(budget) if len(wanted) > 1 else budget)
         for index in sorted(range(1, len(wanted)), key=wanted.__getitem__):
             serve(index, left)
         serve(0, left)

@@ -342,6 +342,15 @@ def test_other_salt_other_cache() -> None:
     assert (drive.answers["b"].cached, drive.answers["c"].cached) == (0, 9)
 
 
+def test_a_device_without_work_waits_for_no_prompt_that_finds_no_place() -> None:
+    drive = Drive(1, rows=4, blocks=40)
+    for i in range(4):
+        drive.add(request(f"r{i}", range(i, i + 16)))
+    plans = [drive.scheduler.plan(), drive.scheduler.plan()]
+    assert [len(plan.starts) for plan in plans] == [2, 2]
+    assert [sum(chunk.count for chunk in plan.chunks) for plan in plans] == [16, 16]
+
+
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_a_prefix_that_is_being_computed_is_waited_for_one_step(lookahead: int) -> None:
     drive = Drive(lookahead)

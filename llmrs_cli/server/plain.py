@@ -20,25 +20,28 @@ from llmrs_cli.text.generate import TextEngine
 
 async def models(exchange: Exchange) -> None:
     """The served model, under each of its names."""
-    entries = [_entry(exchange.service, name) for name in exchange.service.settings.names]
+    service, engine = exchange.service, exchange.service.engine
+    entries = [_entry(service, engine, name) for name in service.settings.names]
     await exchange.reply({"object": "list", "data": entries})
 
 
 async def model(exchange: Exchange) -> None:
     """One of those entries."""
-    name = exchange.parameter("name")
-    exchange.service.check_model(name)
-    await exchange.reply(_entry(exchange.service, name))
+    service, engine, name = exchange.service, exchange.service.engine, exchange.parameter("name")
+    if not name:
+        raise HttpError(404, "There is no such path.", code="not_found")
+    service.check_model(name)
+    await exchange.reply(_entry(service, engine, name))
 
 
-def _entry(service: Service, name: str) -> dict[str, Any]:
+def _entry(service: Service, engine: TextEngine, name: str) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "llmrs",
-        "max_model_len": service.engine.context,
-        "vocab_size": service.engine.vocab,
+        "max_model_len": engine.context,
+        "vocab_size": engine.vocab,
     }
 
 

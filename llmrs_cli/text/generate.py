@@ -81,7 +81,8 @@ class TextEngine:
         self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, engine.vocab, self.eos_ids)
-        self._trial = GrammarTrial(further=self._trouble)
+        further = self._grammars.trouble if self._grammars is not None else _refused
+        self._trial = GrammarTrial(further=further)
 
     @classmethod
     def open(
@@ -159,6 +160,10 @@ class TextEngine:
         To be called before `start` for grammars of strangers; may take a few seconds, and no more than some
         hundred megabytes (`text.grammar_trial`), unless it `knows_grammar`.
         """
+        if self._grammars is None:
+            raise _no_tokenizer()
+        if self._grammars is None:
+            raise _no_tokenizer()
         self._trial.check(grammar, param)
 
     def knows_grammar(self, grammar: str) -> bool:
@@ -169,11 +174,6 @@ class TextEngine:
         """Do now what the first grammar would have to wait for, and whoever comes meanwhile; takes up to a second."""
         if self._grammars is not None:
             self._grammars.prepare()
-
-    def _trouble(self, grammar: str) -> str:
-        if self._grammars is None:
-            raise _no_tokenizer()
-        return self._grammars.trouble(grammar)
 
     @property
     def tool_style(self) -> ToolStyle:

@@ -81,8 +81,7 @@ class TextEngine:
         self._prompts = None if tokenizer is None else ChatPrompts(template, tokenizer)
         self._ids = count()
         self._grammars = None if tokenizer is None else GrammarCompiler(tokenizer, engine.vocab, self.eos_ids)
-        further = self._grammars.trouble if self._grammars is not None else _refused
-        self._trial = GrammarTrial(further=further)
+        self._trial = None if self._grammars is None else GrammarTrial(further=self._grammars.trouble)
 
     @classmethod
     def open(
@@ -162,13 +161,13 @@ class TextEngine:
         """
         if self._grammars is None:
             raise _no_tokenizer()
-        if self._grammars is None:
+        if self._trial is None:
             raise _no_tokenizer()
         self._trial.check(grammar, param)
 
     def knows_grammar(self, grammar: str) -> bool:
         """Whether `check_grammar` has been through with it, so that it takes no time."""
-        return self._trial.knows(grammar)
+        return self._trial is None or self._trial.knows(grammar)
 
     def prepare_grammars(self) -> None:
         """Do now what the first grammar would have to wait for, and whoever comes meanwhile; takes up to a second."""
@@ -318,7 +317,8 @@ class TextEngine:
 
     def close(self) -> None:
         """Stop the engine; generations that still run end with "abort"."""
-        self._trial.close()
+        if self._trial is not None:
+            self._trial.close()
         self._engine.close()
 
     def __enter__(self) -> Self:

@@ -4,8 +4,8 @@ Run on a GPU from the repository root:
 python3 -m benchmarks.variants.packed_many OUT.json [7b 3b 0.5b] [512 1024 …] [bf16] [all] [check]
 Today: packed_large up to so many tokens as it is taken for, slabs of 16-bit weights and cuBLASLt (with the SiLU·mul or the
 sum after it) for all. Each is a chain over rotating weights, more than caches hold, and long enough that the clock is that of
-a busy GPU. Groups of 128; float16, as AWQ checkpoints are. Without `all`, those plans are tried that the guess of
-packed_many_plans ranks first, and all lags of the first. `check` times nothing.
+a busy GPU. Groups of 128; float16, as AWQ checkpoints are. Without `all`, those tiles are tried that the guess of
+packed_many_plans ranks first, and all plans of the first. `check` times nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from llmrs_cli.kernels.packed_many_plans import PackedManyPlan, cost, plans
 from llmrs_cli.kernels.silu_mul import silu_mul
 
 SIZES = (512, 1024, 1280, 2048)
-TRIED, VARIED = 6, 1
-"""Plans that are tried, the cheapest by the guess, and those of them of which every lag is."""
+TILES = 4
+"""That are tried, the cheapest by the guess; of the first of them all clusters and lags, and all that may help."""
 COLD_BYTES, CHAIN_US, FLOPS_PER_US = 200e6, 20e3, 7e8
 """Weights of a chain, and its length at about so many operations."""
 LIMIT = {True: 5e-3, False: 1e-3}
@@ -70,9 +70,12 @@ class Product:
     def candidates(self, multiprocessors: int, every: bool) -> list[PackedManyPlan]:
         """The plans that are tried, the cheapest by the guess first."""
         found = sorted(plans(self.m, self.layout, multiprocessors), key=self.cost)
-        chosen = found if every else found[:TRIED]
-        lags = [lag for lag in LAGS if lag != USUAL_LAG]
-        return chosen + [replace(plan, lag=lag) for plan in found[:VARIED] for lag in lags]
+        tiles: dict[tuple[int, int, int], list[PackedManyPlan]] = {}
+        for plan in found:
+            tiles.setdefault((plan.groups, plan.deep, plan.rows), []).append(plan)
+        first, *others = tiles.values()
+        lags = [replace(first[0], lag=lag) for lag in LAGS if lag != USUAL_LAG]
+        return lags + (found if every else first + [kind[0] for kind in others[: TILES - 1]])
 
 
 class Chain:

@@ -42,11 +42,13 @@ MANY_TOKENS = 256
 """Of a tile with so many a step takes long enough that two stages of codes run ahead far enough; else three."""
 MOST_ROWS = {1: 192, 2: 176}
 """Of a tile for which registers leave room for a second warpgroup that helps, by its times 64 tokens."""
-KINDS: tuple[Shared, ...] = ("nothing", "tokens")
-"""What two blocks may share: rows are widened by each block for itself."""
+KINDS: tuple[Shared, ...] = ("tokens", "nothing")
+"""What two blocks may share, the better first: rows are widened by each block for itself."""
 
-WIDENED, BETWEEN = 160, 200
+WIDENED, BETWEEN = 120, 150
 """Cycles of a warp for half a tile of codes, and for the barriers of a step."""
+HEAT = 1 / 16
+"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,11 @@ def cost(plan: PackedManyPlan, m: int, n: int, k: int) -> float:
     tile, parts = plan.tokens * plan.rows, plan.groups * plan.deep
     codes = plan.code_bytes / plan.code_stages / 2
     read = parts * (GROUP_TOKENS + plan.rows) * LINE
-    step = max(
+    brought = (plan.brought_tokens * LINE + codes) / L2_READ
+    step = HEAT * brought + max(
         tile * COLUMNS / FUSED,
         (plan.stage_bytes + read + 2 * codes) / SHARED_READ,
-        (plan.brought_tokens * LINE + codes) / L2_READ,
+        brought,
         ceil_div(plan.rows // TILE_ROWS, plan.wideners) * WIDENED + BETWEEN,
     )
     after = tile * END * (0.5 if plan.lag else 1.0)

@@ -161,6 +161,21 @@ def test_odd_shapes_of_many_tokens(hopper: CudaDevice, bf16: bool, n: int, k: in
     assert error(found, case.x64[:257] @ canonical.values.T) < CLOSE[bf16]
 
 
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("group", [32, 64, 128])
+def test_codes_are_widened_to_the_bits_of_a_dequantised_matrix(
+    hopper: CudaDevice, bf16: bool, group: int
+) -> None:
+    """What tokens that are ones of one column each give is the matrix."""
+    k = 1032
+    case = random_case(bf16, 528, k, group)
+    case.x[:k], _ = halves(np.eye(k), bf16)
+    case.residual[:] = 0
+    found = case.run(hopper, chosen(hopper, case, k), "add", k, biased=False)
+    dequantise(hopper, bf16, case.matrix, case.dense)
+    assert (widened(case.dense, bf16) == cp.asnumpy(found).T).all()
+
+
 @pytest.mark.parametrize("m", [1, 15, 64, 65, 129, 256])
 @pytest.mark.parametrize("shared", KINDS)
 def test_fewer_tokens_than_a_tile_has(hopper: CudaDevice, shared: Shared, m: int) -> None:

@@ -74,32 +74,23 @@ class Case:
 
 PAIRS = PackedManyPlan(2, 2, 1, 64, "tokens", 1, band=2)
 """Two blocks with several turns each."""
+THREE = PackedManyPlan(2, 3, 1, 144, "nothing", 2, group=64)
+"""Blocks of three warpgroups by themselves."""
 WIDE = ManyPlan(2, 2, 1, 64, "nothing", 1, band=2)
 """Likewise, of linear_many."""
-
-
-@pytest.mark.parametrize("epilogue", ["store", "add", "silu"])
-def test_every_epilogue(gpu: EmulatedDevice, epilogue: ManyEpilogue) -> None:
-    """The last turns are ragged: tokens, rows and columns that fill no tile; none at all for one block."""
-    case = Case(300, 208, 136, 128)
-    case.check(epilogue, case.run(gpu, PAIRS, epilogue, alpha=0.5), alpha=0.5)
-
-
-def test_bits_are_those_of_linear_many_with_the_values_of_the_codes(gpu: EmulatedDevice) -> None:
-    case = Case(300, 208, 136, 128)
-    assert np.array_equal(case.run(gpu, PAIRS, "add"), case.run(gpu, WIDE, "add"))
 
 
 @pytest.mark.parametrize(
     ("plan", "m", "n", "k", "bf16", "epilogue"),
     [
+        (PAIRS, 300, 208, 136, False, "add"),
+        (THREE, 200, 160, 200, True, "add"),
         (PackedManyPlan(4, 2, 1, 192, "tokens", 0, group=32, helpers=2), 200, 496, 72, True, "silu"),
-        (PackedManyPlan(2, 3, 1, 144, "nothing", 2, group=64), 200, 160, 200, True, "add"),
         (PackedManyPlan(2, 2, 2, 176, "tokens", 2, group=128, helpers=2), 257, 304, 456, False, "store"),
     ],
-    ids=["more that widen", "three warpgroups", "two tiles of tokens each"],
-)  # fmt: skip
-def test_tiles_and_groups_of_other_shapes(
+    ids=["pairs", "three warpgroups", "more that widen", "two tiles of tokens each"],
+)
+def test_tiles_groups_and_epilogues_of_every_kind(
     gpu: EmulatedDevice,
     plan: PackedManyPlan,
     m: int,
@@ -108,8 +99,25 @@ def test_tiles_and_groups_of_other_shapes(
     bf16: bool,
     epilogue: ManyEpilogue,
 ) -> None:
+    """The last turns are ragged: tokens, rows and columns that fill no tile; none at all for one block."""
     case = Case(m, n, k, plan.group, bf16)
-    case.check(epilogue, case.run(gpu, plan, epilogue))
+    case.check(epilogue, case.run(gpu, plan, epilogue, alpha=0.5), alpha=0.5)
+
+
+def test_bits_are_those_of_linear_many_with_the_values_of_the_codes(gpu: EmulatedDevice) -> None:
+    case = Case(300, 208, 136, 128)
+    assert np.array_equal(case.run(gpu, PAIRS, "add"), case.run(gpu, WIDE, "add"))
+
+
+@pytest.mark.parametrize(("plan", "bf16"), [(PAIRS, False), (THREE, True)], ids=["f16", "bf16"])
+def test_codes_are_widened_to_the_bits_of_a_dequantised_matrix(
+    gpu: EmulatedDevice, plan: PackedManyPlan, bf16: bool
+) -> None:
+    """What tokens that are ones of one column each give is the matrix."""
+    case = Case(200, 160, 200, plan.group, bf16)
+    case.x[:200] = bits(np.eye(200, dtype=np.float32), bf16)
+    case.bias[:], case.residual[:] = 0, 0
+    assert np.array_equal(case.run(gpu, plan, "add"), values_of(case.dense, bf16).T)
 
 
 @pytest.mark.parametrize("group", [384, 1032])

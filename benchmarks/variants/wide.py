@@ -1,9 +1,6 @@
 """Plans of linear_wide for each product of a layer: checked, and timed in the body of a step, the others as found so far.
 
 What a plan gains shows only between its neighbours: they start early in the room that it leaves, and it in theirs.
-
-`python3 -m benchmarks.variants.wide OUT [broad] [7b 3b 0.5b] [tokens …]`; with `broad` only tiles of 208 rows and more are
-tried, beside what is chosen now.
 """
 
 from __future__ import annotations
@@ -26,20 +23,14 @@ from llmrs_cli.engine.backends.cuda_dense import MEASURED
 from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
-from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.linear_wide import Ahead, linear_wide, unit
 from llmrs_cli.kernels.loader import CubinCache, default_cache
-from llmrs_cli.kernels.wide_plans import GROUP_TOKENS, WidePlan, cost, plan_for, plans
+from llmrs_cli.kernels.wide_plans import WidePlan, cost, plan_for, plans
 
-CASES = {16: (16, 0), 32: (32, 0), 64: (64, 0), 96: (64, 32), 128: (64, 64), 192: (64, 128), 256: (64, 192)}
+CASES = {32: (32, 0), 64: (64, 0), 96: (64, 32), 128: (64, 64), 192: (64, 128), 256: (64, 192)}
 """Tokens of a step: sequences that decode, and a prompt's chunk beside them."""
 CONTEXT, LAYERS, BEST = 320, 6, 8
-BROAD, BEST_BROAD, SPARING = 208, 3, 16
-"""Rows of a broad tile; how many of such plans are tried because they cost least, and as many because they read least, of so
-many that cost least."""
-CHECKED = 128
-"""Rows of the product that takes what a norm is left."""
 EPILOGUES: dict[str, Epilogue] = {"qkv": "store", "o": "add", "gate_up": "silu", "down": "add"}
 Shape = tuple[int, int]
 Plans = dict[Shape, WidePlan | None]
@@ -56,41 +47,14 @@ def shapes(name: str) -> dict[str, Shape]:
     }
 
 
-def candidates(m: int, n: int, k: int, multiprocessors: int, broad: bool) -> list[WidePlan]:
-    """The cheapest by the guess; of broad tiles also those whose blocks read least."""
-    m = ceil_div(m, GROUP_TOKENS) * GROUP_TOKENS  # as plans are chosen
-    found = sorted(plans(m, n, k, multiprocessors, broad), key=lambda plan: cost(plan, m, n, k))
-    if not broad:
-        return found[:BEST]
-    found = [plan for plan in found if plan.rows >= BROAD]
-    sparing = sorted(found[BEST_BROAD:SPARING], key=lambda plan: read(plan, m, n, k))
-    return found[:BEST_BROAD] + sparing[:BEST_BROAD]
-
-
-def read(plan: WidePlan, m: int, n: int, k: int) -> int:
-    """Bytes that all blocks read in all turns, of weights and of tokens, which mostly come from the cache."""
-    return plan.tiles(m, n) * (plan.rows + plan.fetched(m)) * k * 2
+def candidates(m: int, n: int, k: int, multiprocessors: int) -> list[WidePlan]:
+    """The cheapest by the guess."""
+    found = sorted(plans(m, n, k, multiprocessors), key=lambda plan: cost(plan, m, n, k))
+    return found[:BEST]
 
 
 def label(plan: WidePlan) -> str:
     return f"{plan.groups * 64} x {plan.rows}, slices {plan.slices}, {plan.room}"
-
-
-def summarise(table: Table, name: str) -> None:
-    """Of each product what is chosen now, the best two, and cuBLASLt: in microseconds a layer."""
-    print(f"== {name}: us a layer with this plan of one product, the others as found so far")
-    for case in dict.fromkeys(r.case for r in table.records if r.case.startswith(f"{name} T=")):
-        now, *rest = [r for r in table.records if r.case == case]
-        if case.endswith(" a layer"):
-            print(f"{case:18}", *(f"{r.variant} {r.us:.2f};" for r in (now, *rest)))
-            continue
-        tried = sorted((r for r in rest if "FAIL" not in r.note), key=lambda r: r.us)[:2]
-        wrong = sum("FAIL" in r.note for r in (now, *rest))
-        print(
-            f"{case:18} now {now.us:.2f};",
-            *(f"{r.variant} {r.us:.2f} ({r.us - now.us:+.2f});" for r in tried),
-            f"{wrong} WRONG" if wrong else "",
-        )
 
 
 def error(device: CudaDevice, gemm: Gemm, plan: WidePlan, epilogue: Any, m: int, n: int, k: int) -> float:
@@ -107,9 +71,9 @@ def error(device: CudaDevice, gemm: Gemm, plan: WidePlan, epilogue: Any, m: int,
     leaves = Ahead(norm, cp.full((m, n), 0x7FC0, cp.uint16), squares, parts)
     linear_wide(device, True, plan, epilogue, weight, x, residual, leaves=leaves)
     rms = cp.sqrt((product**2).mean(axis=1, keepdims=True) + 1e-6)
-    last = random_bits(CHECKED * n).reshape(CHECKED, n)
-    found = cp.full((m, CHECKED), 0x7FC0, cp.uint16)
-    after = plan_for(m, CHECKED, n, device.multiprocessors)
+    last = random_bits(128 * n).reshape(128, n)
+    found = cp.full((m, 128), 0x7FC0, cp.uint16)
+    after = plan_for(m, 128, n, device.multiprocessors)
     linear_wide(device, True, after, "store", last, leaves.values, found, ahead=leaves, eps=1e-6)
     wanted = (product * norm / rms) @ wide(last).T
     return max(relative(residual, product), relative(wide(found), wanted) / 2)
@@ -140,7 +104,7 @@ class Bodies:
         return us
 
 
-def improve(table: Table, bodies: Bodies, device: CudaDevice, gemm: Gemm, broad: bool) -> Plans:
+def improve(table: Table, bodies: Bodies, device: CudaDevice, gemm: Gemm) -> Plans:
     """From the best guesses on, product by product, the plan with which a layer is fastest."""
     m, case = bodies.tokens, f"{bodies.name} T={bodies.tokens}"
     table.add(f"{case} a layer", "cuBLASLt", bodies.us({}))
@@ -149,16 +113,12 @@ def improve(table: Table, bodies: Bodies, device: CudaDevice, gemm: Gemm, broad:
     best = table.add(f"{case} a layer", "as guessed", bodies.us(chosen))
     for product, (n, k) in shapes(bodies.name).items():
         guess = chosen[n, k]
-        table.add(f"{case} {product}", f"now {label(guess) if guess else 'cuBLASLt'}", best)
-        tried: list[WidePlan | None] = [*candidates(m, n, k, count, broad)]
-        for plan in tried if broad else [*tried, None]:
-            if plan == guess:
-                continue
-            us, wrong, note = bodies.us({**chosen, (n, k): plan}), 0.0, ""
+        for plan in (*candidates(m, n, k, count), None):
+            us, wrong = bodies.us({**chosen, (n, k): plan}) if plan != guess else best, 0.0
+            note = ""
             if plan is not None:
                 wrong = error(device, gemm, plan, EPILOGUES[product], m, n, k)
-                note = f"guess {cost(plan, m, n, k):.1f}, reads {read(plan, m, n, k) / 1e6:.0f} MB"
-                note += f", error {wrong:.1e}{'' if wrong < LIMIT else ' FAIL'}"
+                note = f"guess {cost(plan, m, n, k):.1f}, error {wrong:.1e}{'' if wrong < LIMIT else ' FAIL'}"
             table.add(f"{case} {product}", "cuBLASLt" if plan is None else label(plan), us, note)
             if wrong < LIMIT and us < best:
                 best, chosen[n, k] = us, plan
@@ -170,35 +130,29 @@ def main() -> None:
     table = Table(Path(sys.argv[1]))
     names = [a for a in sys.argv[2:] if a in MODELS] or list(MODELS)
     sizes = [int(a) for a in sys.argv[2:] if a.isdigit()] or list(CASES)
-    broad = "broad" in sys.argv[2:]
     device, gemm = CudaDevice(0, CubinCache(default_cache())), Gemm()
-    count = device.multiprocessors
     wanted = [
         unit(True, plan, EPILOGUES[product])
         for name in names
         for m in sizes
         for product, shape in shapes(name).items()
-        for plan in (*candidates(m, *shape, count, broad), plan_for(m, *shape, count))
-        if plan is not None
+        for plan in candidates(m, *shape, device.multiprocessors)
     ]
-    checks = [
-        unit(True, plan, "store")
-        for name in names
-        for m in sizes
-        for n, _ in shapes(name).values()
-        if (plan := plan_for(m, CHECKED, n, count)) is not None
-    ]
-    device.build(tuple(dict.fromkeys(wanted + checks)))
+    device.build(tuple(dict.fromkeys(wanted)))
     for name in names:
         first = CudaBackend(0)
         model = random_model(first, name, CONTEXT + 256)
         model = replace(model, layers=model.layers[:LAYERS])
         for tokens in sizes:
-            improve(table, Bodies(model, name, tokens), device, gemm, broad)
+            chosen = improve(table, Bodies(model, name, tokens), device, gemm)
+            for product, shape in shapes(name).items():
+                found = chosen[shape]
+                print(
+                    f"   -> {name} {tokens} {product}: {'cuBLASLt' if found is None else label(found)}",
+                    flush=True,
+                )
         del model
         cp.get_default_memory_pool().free_all_blocks()
-    for name in names:
-        summarise(table, name)
 
 
 if __name__ == "__main__":

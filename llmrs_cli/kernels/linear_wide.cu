@@ -33,15 +33,12 @@
 #define WARPS (4 * WGS + 4)
 #include "linear.cuh"
 #include "tensor_copy.cuh"
-#include "warpgroups.cuh"
 #include "wgmma_shared.cuh"
 #include "wide_epilogue.cuh"
 
 constexpr int TOKENS = 64 * WGS, COLUMNS = 64, MULTIPLIERS = 128 * WGS;
 constexpr int X_BYTES = TOKENS * 128, W_BYTES = ROWS * 128, STAGE_BYTES = X_BYTES + W_BYTES;
 constexpr int UNITS = ROWS / 16;  // rows that stay together: gates with their ups
-constexpr int PARTS = ROWS / AT_ONCE, PART_UNITS = UNITS / PARTS;  // of a tile, where it has too many rows for an instruction
-static_assert(PARTS * PART_UNITS == UNITS, "a half of a tile must hold whole units");
 // What the copying warps can spare, shared out.
 constexpr int COPYING = 32, LAUNCHED = 65536 / (RESIDENT * WARPS * 32) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
 constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
@@ -71,9 +68,7 @@ struct Copies {
     int slice, fetched;
     DEVICE void weight(const Turn& turn, int step, int at) const {
         barrier_expect(full + at * 8, W_BYTES + fetched * 128);
-#pragma unroll
-        for (int row = 0; row < ROWS; row += AT_ONCE)
-            copy_box(ring + at * STAGE_BYTES + X_BYTES + row * 128, weights, step * COLUMNS, turn.row + row, full + at * 8);
+        copy_box(ring + at * STAGE_BYTES + X_BYTES, weights, step * COLUMNS, turn.row, full + at * 8);
     }
     DEVICE void tokens(const Turn& turn, int step, int at) const {
         copy_box(ring + at * STAGE_BYTES, x, step * COLUMNS, turn.token, full + at * 8);
@@ -101,41 +96,22 @@ DEVICE void copy_tiles(const Work& work, const Copies& copies, u32 empty, int ah
     }
 }
 
-// A thread's sums: of tokens g and g + 8 of its warp's 16, and of rows 8j + 2c and the next of each part.
-typedef float Sums[PARTS][AT_ONCE / 8][4];
+// A thread's sums: of tokens g and g + 8 of its warp's 16, and of rows 8j + 2c and the next.
+typedef float Sums[ROWS / 8][4];
 
 // The sums of all slices of a tile meet: each block writes its share of the rows, SHARE units at most.
 constexpr int SHARE = (UNITS + SLICES - 1) / SLICES;
-// The sums of a broad tile leave no registers for what the epilogue reads: it is read when they are in shared memory.
-constexpr bool BROAD = ROWS > 192;
 
-// What the epilogue reads of a block's share, first what does not depend on the kernel ahead.
-typedef Before Share[SHARE];
-DEVICE void load_share(Share& before, const Problem& p, const Norms& norms, int column, int slice) {
-#pragma unroll
-    for (int i = 0; i < SHARE; i++) before[i].load(p, norms, column + (i * SLICES + slice) * 16);
-}
-DEVICE void load_residuals(Share& before, const Problem& p, int token, int column, int slice) {
-#pragma unroll
-    for (int i = 0; i < SHARE; i++) before[i].load_residual(p, token, column + (i * SLICES + slice) * 16);
-}
-
-DEVICE void meet(Writer& writer, const Sums& d, Share& before, int column, u8* ring, int slice) {
+DEVICE void meet(Writer& writer, const Sums& d, Before (&before)[SHARE], int column, u8* ring, int slice) {
     float4* mine = reinterpret_cast<float4*>(ring) + threadIdx.x;
-    if (!BROAD) load_residuals(before, writer.p, writer.token, column, slice);
-    meeting_wait(1, MULTIPLIERS);  // nobody reads the ring any more
 #pragma unroll
-    for (int j = 0; j < ROWS / 8; j++) {
-        const float(&four)[4] = d[j / (AT_ONCE / 8)][j % (AT_ONCE / 8)];
-        mine[j * MULTIPLIERS] = make_float4(four[0], four[1], four[2], four[3]);
-    }
-    cluster_arrive();
-    if (BROAD) {
-        load_share(before, writer.p, writer.norms, column, slice);
-        load_residuals(before, writer.p, writer.token, column, slice);
-    }
-    cluster_wait();
-    float sums[SHARE][2][4];
+    for (int i = 0; i < SHARE; i++)
+        before[i].load_residual(writer.p, writer.token, column + (i * SLICES + slice) * 16);
+    asm volatile("bar.sync 1, %0;" :: "n"(MULTIPLIERS) : "memory");  // nobody reads the ring any more
+#pragma unroll
+    for (int j = 0; j < ROWS / 8; j++) mine[j * MULTIPLIERS] = make_float4(d[j][0], d[j][1], d[j][2], d[j][3]);
+    cluster_sync();
+    float2 sums[SHARE][2][2];
 #pragma unroll
     for (int i = 0; i < SHARE; i++) {
         const int unit = min(i * SLICES + slice, UNITS - 1);
@@ -152,14 +128,13 @@ DEVICE void meet(Writer& writer, const Sums& d, Share& before, int column, u8* r
 #pragma unroll
             for (int s = 1; s < SLICES; s++)
                 sum.x += part[s][h].x, sum.y += part[s][h].y, sum.z += part[s][h].z, sum.w += part[s][h].w;
-            sums[i][h][0] = sum.x, sums[i][h][1] = sum.y, sums[i][h][2] = sum.z, sums[i][h][3] = sum.w;
+            sums[i][h][0] = make_float2(sum.x, sum.y), sums[i][h][1] = make_float2(sum.z, sum.w);
         }
-        if (BROAD) touch(sums[i]);  // before more comes of other slices
     }
     cluster_arrive();  // this block reads of no other any more
 #pragma unroll
     for (int i = 0; i < SHARE; i++)
-        if (i * SLICES + slice < UNITS) writer.write(before[i], column + (i * SLICES + slice) * 16, sums[i][0], sums[i][1]);
+        if (i * SLICES + slice < UNITS) writer.write(before[i], column + (i * SLICES + slice) * 16, sums[i]);
 }
 
 // What the multiplying warps share.
@@ -179,24 +154,18 @@ DEVICE void multiply(const Ring& ring, const Turn& turn, Slot<STAGES>& slot, Sum
     for (int step = turn.first; step < turn.past; step++, slot.next()) {
         barrier_wait(ring.full + slot.at * 8, slot.phase);
         const u32 at = slot.at * STAGE_BYTES;
-#pragma unroll
-        for (int part = 0; part < PARTS; part++) wgmma_begin(d[part]);
+        wgmma_begin(d);
 #pragma unroll
         for (int i = 0; i < COLUMNS / 16; i++)
-#pragma unroll
-            for (int part = 0; part < PARTS; part++)
-                wgmma(d[part], wgmma_operand(xs + at, i), wgmma_operand(ws + at + part * AT_ONCE * 128, i),
-                      step > turn.first || i > 0);
+            wgmma(d, wgmma_operand(xs + at, i), wgmma_operand(ws + at, i), step > turn.first || i > 0);
         wgmma_end();
         if (before >= 0) {  // the step before is done with its slot
-            wgmma_wait<1>(d[0]);
-            if constexpr (PARTS > 1) touch(d[PARTS - 1]);
+            wgmma_wait<1>(d);
             ring.release(before);
         }
         before = slot.at;
     }
-    wgmma_wait<0>(d[0]);
-    if constexpr (PARTS > 1) touch(d[PARTS - 1]);
+    wgmma_wait<0>(d);
     if (SLICES == 1) ring.release(before);
 }
 
@@ -207,8 +176,9 @@ DEVICE void multiply_tiles(const Work& work, const Norms& norms, const Ring& rin
     Slot<STAGES> slot;
     if constexpr (SLICES > 1) {
         const Turn turn(work, blockIdx.x / SLICES, slice);
-        Share before;
-        if (!BROAD) load_share(before, work.p, norms, turn.row + two, slice);
+        Before before[SHARE];
+#pragma unroll
+        for (int i = 0; i < SHARE; i++) before[i].load(work.p, norms, turn.row + (i * SLICES + slice) * 16 + two);
         wait_for_previous();
         Writer writer(work.p, norms, turn.token + own);
         multiply(ring, turn, slot, d);
@@ -223,12 +193,14 @@ DEVICE void multiply_tiles(const Work& work, const Norms& norms, const Ring& rin
             multiply(ring, turn, slot, d);
 #pragma unroll
             for (int u = 0; u < UNITS; u++) {
-                const float(&own)[AT_ONCE / 8][4] = d[u / PART_UNITS];
+                const float(&g)[4] = d[2 * u], (&r)[4] = d[2 * u + 1];
+                const float2 sums[2][2] = {{make_float2(g[0], g[1]), make_float2(g[2], g[3])},
+                                           {make_float2(r[0], r[1]), make_float2(r[2], r[3])}};
                 const int column = turn.row + u * 16 + two;
                 Before before;
                 before.load(work.p, norms, column);
                 before.load_residual(work.p, writer.token, column);
-                writer.write(before, column, own[u % PART_UNITS * 2], own[u % PART_UNITS * 2 + 1]);
+                writer.write(before, column, sums);
             }
             writer.leave(turn.row / ROWS);
         }
@@ -236,7 +208,7 @@ DEVICE void multiply_tiles(const Work& work, const Norms& norms, const Ring& rin
 }
 
 extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARPS * 32, RESIDENT) linear_wide(
-    const __grid_constant__ TensorMap weights,  // (N, K), boxes of AT_ONCE
+    const __grid_constant__ TensorMap weights,  // (N, K), boxes of ROWS
     const __grid_constant__ TensorMap x,        // (M, K), boxes of `fetched`
     float alpha,
     const float* bias,  // (N,) or null
@@ -273,7 +245,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARP
     }
     __syncthreads();
     if (threadIdx.x >= MULTIPLIERS) {
-        leave_registers<COPYING>();
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COPYING));
         if (threadIdx.x == MULTIPLIERS) {
             wait_for_previous();
             copy_tiles(work, copies, empty, ahead);
@@ -281,7 +253,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARP
         __syncwarp();
         if constexpr (SLICES > 1) cluster_sync(), cluster_arrive();
     } else {
-        take_registers<REGISTERS>();
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(REGISTERS));
         multiply_tiles(work, norms, Ring{ring, full, empty});
     }
     if constexpr (SLICES > 1) cluster_wait();  // nobody leaves while another reads its sums

@@ -111,7 +111,7 @@ def linear_wide(
     _kernel(unit(bf16, plan, epilogue), epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (128 * (plan.groups + 1), 1, 1), plan.shared, 1),
-        tensor_map(weight, plan.box), tensor_map(x, fetched), alpha, bias, out,
+        tensor_map(weight, plan.rows), tensor_map(x, fetched), alpha, bias, out,
         squares, parts, 0 if squares is None else squares.shape[1], eps,
         norm, normed, left, 0 if left is None else left.shape[1], m, n, k, fetched,
     )  # fmt: skip

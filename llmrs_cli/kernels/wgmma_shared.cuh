@@ -1,5 +1,4 @@
-// wgmma.m64nNk16 of Hopper with both operands in shared memory, N = AT_ONCE: ROWS, a multiple of 16 from 64 to 256, or half of
-// them where they are more, since an instruction, as a box of the copy engine, has room for 256.
+// wgmma.m64nNk16 of Hopper with both operands in shared memory, N = ROWS, a multiple of 16 from 64 to 256.
 //
 // Both are arrays of 64 columns of 16-bit values, 128 bytes a row, as the copy engine swizzles them: the 16-byte piece j
 // of row r stands at piece j ^ (r % 8), and an array begins at a multiple of 1,024 bytes. d[j][i] are the sums of a lane:
@@ -7,17 +6,12 @@
 #pragma once
 #include "wgmma_operand.cuh"
 
-#if ROWS > 256
-#define AT_ONCE (ROWS / 2)
-#else
-#define AT_ONCE ROWS
-#endif
-typedef float (&Accumulator)[AT_ONCE / 8][4];
+typedef float (&Accumulator)[ROWS / 8][4];
 
 // An operand of the compiler's own that is changed by what it cannot see: sums that are used, or ready, only from here on.
-template <int COUNT> DEVICE void touch(float (&d)[COUNT][4]) {
+DEVICE void touch(Accumulator d) {
 #pragma unroll
-    for (int j = 0; j < COUNT; j++)
+    for (int j = 0; j < ROWS / 8; j++)
         asm volatile("" : "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])::"memory");
 }
 DEVICE void wgmma_begin(Accumulator d) {
@@ -70,31 +64,31 @@ template <int LEFT> DEVICE void wgmma_wait(Accumulator d) {
                  : "+l"(a), "+l"(b), "+r"(add), SUM(0), SUM(1), SUM(2), SUM(3), SUM(4), SUM(5),                      \
                    SUM(6) TENS(MORE10), SUMS##REST(t) :: "memory")
 DEVICE void wgmma(Accumulator d, u64 a, u64 b, u32 add) {
-#if AT_ONCE == 64
+#if ROWS == 64
     WGMMA(64, TENS2, 3, 5);
-#elif AT_ONCE == 80
+#elif ROWS == 80
     WGMMA(80, TENS3, 4, 3);
-#elif AT_ONCE == 96
+#elif ROWS == 96
     WGMMA(96, TENS4, 5, 1);
-#elif AT_ONCE == 112
+#elif ROWS == 112
     WGMMA(112, TENS4, 5, 9);
-#elif AT_ONCE == 128
+#elif ROWS == 128
     WGMMA(128, TENS5, 6, 7);
-#elif AT_ONCE == 144
+#elif ROWS == 144
     WGMMA(144, TENS6, 7, 5);
-#elif AT_ONCE == 160
+#elif ROWS == 160
     WGMMA(160, TENS7, 8, 3);
-#elif AT_ONCE == 176
+#elif ROWS == 176
     WGMMA(176, TENS8, 9, 1);
-#elif AT_ONCE == 192
+#elif ROWS == 192
     WGMMA(192, TENS8, 9, 9);
-#elif AT_ONCE == 208
+#elif ROWS == 208
     WGMMA(208, TENS9, 10, 7);
-#elif AT_ONCE == 224
+#elif ROWS == 224
     WGMMA(224, TENS10, 11, 5);
-#elif AT_ONCE == 240
+#elif ROWS == 240
     WGMMA(240, TENS11, 12, 3);
-#elif AT_ONCE == 256
+#elif ROWS == 256
     WGMMA(256, TENS12, 13, 1);
 #else
 #error "no wgmma for this many rows"

@@ -87,16 +87,16 @@ struct Writer {
     DEVICE Writer(const Problem& p, const Norms& norms, int token) : p(p), norms(norms), token(token) {
         norms.factors(p, token, factor);
     }
-    // Sums of 16 rows: two of the first eight and two of the others, of each token.
-    DEVICE void write(const Before& before, int column, const float (&first)[4], const float (&others)[4]) {
+    // Sums of 16 rows: [of the first eight, of the others][token]
+    DEVICE void write(const Before& before, int column, const float2 (&sums)[2][2]) {
         if (column >= p.n) return;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int t = token + half * 8;
             if (t >= p.m) continue;
             const float f = factor[half];
-            const float a = first[2 * half] * f + before.bias.x, b = first[2 * half + 1] * f + before.bias.y;
-            const float c = others[2 * half] * f + before.bias.z, d = others[2 * half + 1] * f + before.bias.w;
+            const float a = sums[0][half].x * f + before.bias.x, b = sums[0][half].y * f + before.bias.y;
+            const float c = sums[1][half].x * f + before.bias.z, d = sums[1][half].y * f + before.bias.w;
             if constexpr (EPILOGUE == SILU) {
                 const int at = t * (p.n / 2) + column / 16 * 8 + column % 16;
                 static_cast<u32*>(p.out)[at / 2] = pack2(__fdividef(a, 1.0f + __expf(-a)) * c * HEADROOM,

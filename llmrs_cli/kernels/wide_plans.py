@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import Literal
 
 from llmrs_cli.kernels.launch import ceil_div
-from llmrs_cli.kernels.tensor_map import MAX_ROWS
 
 GROUP_TOKENS = 64
 """Tokens of one warpgroup."""
@@ -35,14 +34,9 @@ MOST_ROWS: dict[Room, dict[int, int]] = {
     "most": {1: 176, 2: 80},
     "more": {1: 176, 2: 80},
 }
-"""Of a tile, by warpgroups: as many as registers hold sums, and as have been measured."""
-BROAD_ROWS = MOST_ROWS | {"all": {1: 288, 2: 288, 3: 176}}
-"""The same with tiles that are yet to be measured: the broader, the fewer blocks read the tokens."""
+"""Of a tile, by warpgroups: as many as registers hold sums."""
 SLICED: dict[tuple[Room, int], tuple[int, int]] = {("all", 3): (128, 5), ("more", 2): (64, MAX_CLUSTER)}
 """Rows and slices at most, where K is cut and registers hold less: what meets needs some of them."""
-MET, HELD = 7, 20
-"""Units of 16 rows that a block sums up where slices meet, and sums of slices of such units that are on their way to it: what
-registers hold."""
 SHARED: dict[Room, int] = {"all": 227 << 10, "most": 210 << 10, "more": 118 << 10}
 """Bytes of a block."""
 MOST_STAGES = 12
@@ -67,11 +61,6 @@ class WidePlan:
     slices: int = 1
     """Blocks that share the columns of a tile; each then has one tile, and `blocks` is theirs."""
     room: Room = "all"
-
-    @property
-    def box(self) -> int:
-        """Rows that the copy engine brings at once: all of a tile, or half of them."""
-        return self.rows if self.rows <= MAX_ROWS else self.rows // 2
 
     @property
     def stage_bytes(self) -> int:
@@ -105,13 +94,12 @@ def at_once(slices: int, multiprocessors: int) -> int:
     return ON_132[slices] * multiprocessors // 132 // slices * slices
 
 
-def plans(m: int, n: int, k: int, multiprocessors: int, broad: bool = False) -> Iterator[WidePlan]:
-    """All that suit M tokens of an (N, K) linear; `broad`: with tiles that are yet to be measured."""
-    for room, most in (BROAD_ROWS if broad else MOST_ROWS).items():
+def plans(m: int, n: int, k: int, multiprocessors: int) -> Iterator[WidePlan]:
+    """All that suit M tokens of an (N, K) linear."""
+    for room, most in MOST_ROWS.items():
         for groups, limit in most.items():
             for rows in range(64, limit + 1, 16) if groups <= ceil_div(m, GROUP_TOKENS) else ():
-                if rows <= MAX_ROWS or rows % 32 == 0:  # in two boxes of whole units
-                    yield from _cut(WidePlan(at_once(1, multiprocessors), groups, rows, 1, room), m, n, k)
+                yield from _cut(WidePlan(at_once(1, multiprocessors), groups, rows, 1, room), m, n, k)
 
 
 def _cut(plan: WidePlan, m: int, n: int, k: int) -> Iterator[WidePlan]:
@@ -122,9 +110,7 @@ def _cut(plan: WidePlan, m: int, n: int, k: int) -> Iterator[WidePlan]:
         yield plan
     rows, most = SLICED.get((plan.room, plan.groups), (plan.rows, MAX_CLUSTER))
     for slices in range(2, most + 1) if plan.room != "most" and plan.rows <= rows else ():
-        blocks, units = plan.tiles(m, n) * slices, ceil_div(plan.rows // 16, slices)
-        if units > MET or units * slices > HELD:
-            continue
+        blocks = plan.tiles(m, n) * slices
         if blocks <= at_once(slices, plan.blocks) and slices <= ceil_div(k, 2 * COLUMNS):
             yield replace(plan, blocks=blocks, slices=slices)
 

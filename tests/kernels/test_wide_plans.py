@@ -8,13 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from llmrs_cli.kernels.linear_small import Epilogue
-from llmrs_cli.kernels.linear_wide import unit
-from llmrs_cli.kernels.loader import compile_unit
-from llmrs_cli.kernels.resources import parse
 from llmrs_cli.kernels.tensor_map import MAX_ROWS
 from llmrs_cli.kernels.wide_plans import (
-    BROAD_ROWS,
     COLUMNS,
     FEW,
     FEW_OF_BROAD,
@@ -43,14 +38,12 @@ VALUES = st.one_of(st.integers(1, 40), st.integers(1, 2400)).map(lambda k: 8 * k
 GPUS = st.one_of(st.just(132), st.integers(2, 200))
 
 
-@given(m=TOKENS, n=ROWS, k=VALUES, gpus=GPUS, broad=st.booleans())
-@example(m=MOST_TOKENS, n=152064, k=3584, gpus=132, broad=False)
-@example(m=128, n=37888, k=3584, gpus=132, broad=True)
-@example(m=17, n=16, k=8, gpus=2, broad=False)
-def test_every_plan_fits_the_gpu(m: int, n: int, k: int, gpus: int, broad: bool) -> None:
-    for plan in plans(m, n, k, gpus, broad):
-        assert plan.rows <= (BROAD_ROWS if broad else MOST_ROWS)[plan.room][plan.groups]
-        assert plan.rows in (plan.box, 2 * plan.box) and plan.box % 16 == 0 and plan.box <= MAX_ROWS
+@given(m=TOKENS, n=ROWS, k=VALUES, gpus=GPUS)
+@example(m=MOST_TOKENS, n=152064, k=3584, gpus=132)
+@example(m=17, n=16, k=8, gpus=2)
+def test_every_plan_fits_the_gpu(m: int, n: int, k: int, gpus: int) -> None:
+    for plan in plans(m, n, k, gpus):
+        assert plan.rows % 16 == 0 and plan.rows <= MOST_ROWS[plan.room][plan.groups] <= MAX_ROWS
         assert 2 <= plan.stages <= MOST_STAGES
         assert plan.shared + BARRIERS <= SHARED[plan.room] <= LIMIT
         assert plan.rows * plan.groups * GROUP_TOKENS * 4 <= plan.stages * plan.stage_bytes  # where sums meet
@@ -60,7 +53,7 @@ def test_every_plan_fits_the_gpu(m: int, n: int, k: int, gpus: int, broad: bool)
 
 @given(m=TOKENS, n=ROWS, k=VALUES, gpus=GPUS)
 def test_every_plan_covers_its_product_once(m: int, n: int, k: int, gpus: int) -> None:
-    for plan in plans(m, n, k, gpus, broad=True):
+    for plan in plans(m, n, k, gpus):
         tokens, tiles = plan.groups * GROUP_TOKENS, plan.tiles(m, n)
         across, down = -(-n // plan.rows), -(-m // tokens)
         assert across * plan.rows - n < plan.rows and tokens * (down - 1) < m <= tokens * down
@@ -85,38 +78,6 @@ def test_tokens_are_fetched_by_eights_and_no_more_than_there_are(m: int, n: int,
         fetched = plan.fetched(m)
         assert fetched % 8 == 0 and fetched <= min(plan.groups * GROUP_TOKENS, MAX_ROWS)
         assert min(m, plan.groups * GROUP_TOKENS) <= fetched < m + 8
-
-
-@given(m=TOKENS, n=ROWS, k=VALUES, gpus=GPUS)
-def test_broader_tiles_come_beside_the_others(m: int, n: int, k: int, gpus: int) -> None:
-    usual, all_of_them = set(plans(m, n, k, gpus)), set(plans(m, n, k, gpus, broad=True))
-    assert all_of_them - usual == {plan for plan in all_of_them if plan.rows > 192}
-    assert usual <= all_of_them
-
-
-@pytest.mark.parametrize("m", [64, 128])
-def test_gates_and_ups_of_a_7b_take_one_turn_of_broad_tiles_alone(m: int) -> None:
-    at_once = {
-        plan.rows for plan in plans(m, 37888, 3584, 132, broad=True) if plan.tiles(m, 37888) <= plan.blocks
-    }
-    assert at_once == {288}
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    ("groups", "rows", "slices", "epilogue"),
-    [
-        (1, 288, 1, "silu"), (2, 288, 1, "add"), (1, 208, 2, "add"), (2, 224, 2, "add"), (2, 288, 3, "add"),
-        (2, 288, 6, "add"), (2, 256, 5, "add"), (2, 256, 8, "add"),
-    ],
-)  # fmt: skip
-def test_sums_of_broad_tiles_stay_in_registers(
-    groups: int, rows: int, slices: int, epilogue: Epilogue
-) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
-    plan = WidePlan(slices, groups, rows, slices)
-    (kernel,) = parse(compile_unit(unit(True, plan, epilogue), "sm_90a").log)
-    assert kernel.local_bytes == 0
 
 
 @given(slices=st.integers(1, MAX_CLUSTER), gpus=st.integers(MAX_CLUSTER, 200))

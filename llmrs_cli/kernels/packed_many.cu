@@ -9,9 +9,9 @@
 // wgmma, the warp has met, and one of them has arrived at the stage's barrier. Codes are on their way, and are widened, before
 // wait_for_previous(): nothing but W is read for it, nothing written but shared memory.
 //
-// Blocks take codes of W alone, 9/16 of a byte each, so that L2 gives them little beside tokens; a widened row costs as many
-// bytes of shared memory as one that the copy engine would bring. Design after the converting warps of CUTLASS 3's products of
-// mixed types; the order of codes is Marlin's (marlin_layout.py).
+// Blocks take codes of W, little more than half a byte each, so that L2 gives them little beside tokens; to shared memory a
+// widened row is the same as one that the copy engine would bring. Design after the converting warps of CUTLASS 3's products
+// of mixed types; the order of codes is Marlin's (marlin_layout.py).
 #ifndef GROUPS
 #define GROUPS 2
 #endif

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from llmrs_cli.kernels.many_plans import ManyEpilogue, ManyPlan
 from llmrs_cli.kernels.packed_many import packed_many
 from llmrs_cli.kernels.packed_many_plans import PackedManyPlan
 from llmrs_cli.kernels.silu_mul import headroom
-from tests.helpers.emulate import EmulatedDevice, host
+from tests.helpers.emulate import EmulatedDevice, HostArray, host
 from tests.helpers.launches import plain_maps
 from tests.kernels.test_packed_linear import bits, make, values_of
 from tests.kernels.test_packed_many import maps_of_packed
@@ -123,6 +125,24 @@ def test_codes_are_widened_to_the_bits_of_a_dequantised_matrix(
 @pytest.mark.parametrize("group", [384, 1032])
 def test_groups_of_several_tiles_and_of_all_columns(gpu: EmulatedDevice, group: int) -> None:
     case = Case(20, 80, 1032, group)
+    case.check("add", case.run(gpu, PAIRS, "add"))
+
+
+def at_the_end_of_memory(values: NDArray[Any]) -> HostArray:
+    """A copy of `values` behind which nobody may read."""
+    size = -(-values.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = np.frombuffer(mmap.mmap(-1, size + mmap.PAGESIZE), np.uint8)
+    behind = ctypes.c_void_p(memory.ctypes.data + size)
+    assert ctypes.CDLL(None).mprotect(behind, ctypes.c_size_t(mmap.PAGESIZE), 0) == 0
+    out = memory[size - values.nbytes : size].view(values.dtype).reshape(values.shape)
+    out[...] = values
+    return out.view(HostArray)
+
+
+def test_nothing_is_read_behind_the_last_tile_of_codes(gpu: EmulatedDevice) -> None:
+    """Of 64 rows, as many as a tile has, where a pair of blocks has twice as many."""
+    case = Case(20, 64, 136, 128)
+    case.weight = replace(case.weight, units=at_the_end_of_memory(case.weight.units))
     case.check("add", case.run(gpu, PAIRS, "add"))
 
 

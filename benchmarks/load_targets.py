@@ -3,10 +3,11 @@
     python -m benchmarks.load_targets [--slice | --nightly] [--out benchmarks/load-targets.json] [L1 L2 ...]
 
 Runs each target, prints its figures and compares them with its bounds; the status is 1 if one is missed. In the
-file, targets that are not run keep their figures. L6, L8 and L9 are tests, L8 with twenty times their examples and
-with the fuzzer (`pip install atheris`) for a minute on each reader. `--slice` is what CI runs: L1 to L5 and L7 in
-small. It enforces what does not depend on how busy the machine is (failures, equal answers, leaks), and only reports
-times. `--nightly` is the long form of those that have one, the soak, the fuzzer and L9: an hour or so each.
+file, targets that are not run keep their figures, and a note that somebody wrote there stays; `nice` is the priority
+at which one ran. L6, L8 and L9 are tests, L8 with twenty times their examples and with the fuzzer (`pip install
+atheris`) for a minute on each reader. `--slice` is what CI runs: L1 to L5 and L7 in small. It enforces what does not
+depend on how busy the machine is (failures, equal answers, leaks), and only reports times. `--nightly` is the long
+form of those that have one, the soak, the fuzzer and L9: an hour or so each.
 
 Longer than most files: each target is a scene of its own, and all of them share one server, client and table of bounds.
 """
@@ -419,8 +420,10 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS])
     given = parser.parse_args()
-    told = json.loads(given.out.read_text())["targets"] if given.out and given.out.exists() else {}
+    kept = json.loads(given.out.read_text()) if given.out and given.out.exists() else {}
+    told = kept.get("targets", {})
     report: dict[str, Any] = {
+        **kept,
         "command": "python -m benchmarks.load_targets",
         "machine": platform.platform(),
         "cores": len(os.sched_getaffinity(0)),

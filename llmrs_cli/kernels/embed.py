@@ -27,6 +27,6 @@ def _kernel(bf16: bool) -> Kernel:
 
 
 def embed(device: Device, bf16: bool, table: Any, ids: Any, out: Any) -> None:
-    """out[t] = table[ids[t]]: table (V, C) 16-bit, ids (T,), out (T, C) float32; C a multiple of 8."""
+    """out[t] = table[ids[t]], zeros where that is -1: table (V, C) 16-bit, ids (T,), out (T, C) float32; C a multiple of 8."""
     tokens, c = out.shape
     _kernel(bf16).launch(device, Shape((tokens, 1, 1), (256, 1, 1)), table, ids, out, c)

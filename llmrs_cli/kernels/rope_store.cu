@@ -1,6 +1,7 @@
 // Between the qkv projection and attention: optional norm of each query and key head, rotation by position, keys and values
 // into their pages. A warp handles one head of one token after the other. Tokens of decode attention that turns them itself
-// (attend_few.cu) are left out where they stand before the first prompt.
+// (attend_few.cu) are left out where they stand before the first prompt. Padding is zeros from here on, as in the residual: on a
+// GPU that is short of power a product of zeros is cheaper.
 //
 // Rotation pairs value i with value i + D/2: (a, b) → (a·cos − b·sin, b·cos + a·sin).
 #include "common.cuh"
@@ -22,6 +23,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store(
     HALF* keys,             // (NB, Hkv, 64, D)
     HALF* values,           // (NB, Hkv, 64, D)
     const int* first_tile,  // (S + 1,) as in attend_prefill.cu: what decodes before the first prompt is left out; or null
+    HALF* attended,         // (T, Hq · D) where attention will write, or null: zeros for padding, which it leaves alone
     int heads, int kv_heads, int d, float eps, int sequences) {
     allow_next();
     const int lane = threadIdx.x % 32, token = blockIdx.y, all = heads + 2 * kv_heads, half = d / 2;
@@ -30,12 +32,17 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) rope_store(
     wait_for_previous();
     const int slot = slots[token];
     const float* turn = table + i64(positions[token]) * d;
-    const i64 place = slot < 0 ? 0 : (i64(slot / PAGE) * kv_heads * PAGE + slot % PAGE) * d;
+    const i64 place = (i64(slot / PAGE) * kv_heads * PAGE + slot % PAGE) * d;
 
 #pragma unroll 1
     for (int head = blockIdx.x * WARPS + threadIdx.x / 32; head < all; head += gridDim.x * WARPS) {
         const bool is_query = head < heads, is_value = head >= heads + kv_heads;
-        if (!is_query && slot < 0) continue;
+        if (slot < 0) {
+            u32* row = reinterpret_cast<u32*>(attended + (i64(token) * heads + head) * d);
+            if (is_query && attended)
+                for (int i = lane; i < half; i += 32) row[i] = 0;
+            continue;
+        }
         const HALF* from = qkv + (i64(token) * all + head) * d;
         float2 a[PAIRS], b[PAIRS];
         float squares = 0.0f;

@@ -32,6 +32,7 @@ def _kernel(bf16: bool, width: int) -> Kernel:
         Buffer("keys", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("first_tile", "i32", ("bounds",), optional=True),
+        Buffer("attended", "u16", ("T", "Hq·D"), optional=True),
         Scalar("heads", "i32"),
         Scalar("kv_heads", "i32"),
         Scalar("d", "i32"),
@@ -54,11 +55,13 @@ def rope_store(
     keys: Any,
     values: Any,
     first_tile: Any = None,
+    attended: Any = None,
 ) -> None:
     """Split qkv (T, (Hq + 2·Hkv)·D): rotated queries to q (T, Hq, D), keys and values to their slots (T,).
 
-    `norms` are the per-head norms of queries and keys, or None each. A slot of -1 is not stored. `first_tile`
-    as `attend_prefill` takes it, of a step with prompts: the sequences before the first prompt are left to `attend_few`.
+    `norms` are the per-head norms of queries and keys, or None each. A slot of -1 is padding: nothing is stored, and its
+    row of `attended` (T, Hq·D), if given, becomes zeros. `first_tile` as `attend_prefill` takes it, of a step with prompts:
+    the sequences before the first prompt are left to `attend_few`.
     """
     tokens, heads, d = q.shape
     kv_heads = keys.shape[1]
@@ -68,5 +71,5 @@ def rope_store(
     _kernel(bf16, total * d).launch(
         device,
         Shape((ceil_div(total, WARPS * turns), tokens, 1), (WARPS * 32, 1, 1)),
-        qkv, positions, slots, table, *norms, q, keys, values, first_tile, heads, kv_heads, d, eps, sequences,
+        qkv, positions, slots, table, *norms, q, keys, values, first_tile, attended, heads, kv_heads, d, eps, sequences,
     )  # fmt: skip

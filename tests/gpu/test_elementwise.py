@@ -20,9 +20,9 @@ def test_embedding_takes_rows(device: CudaDevice, bf16: bool, c: int) -> None:
     rng = np.random.default_rng(c)
     table, table64 = halves(rng.standard_normal((333, c)), bf16)
     ids = rng.integers(0, 333, 17).astype(np.int32)
-    out = cp.zeros((17, c), cp.float32)
-    embed(device, bf16, table, cp.asarray(ids), out)
-    assert (cp.asnumpy(out) == table64[ids]).all()
+    out = cp.ones((18, c), cp.float32)
+    embed(device, bf16, table, cp.asarray(np.array([*ids, -1], np.int32)), out)
+    assert (cp.asnumpy(out[:17]) == table64[ids]).all() and not out[17].any()
 
 
 @pytest.mark.parametrize("bf16", TYPES)
@@ -76,12 +76,13 @@ def test_rotation_and_store(device: CudaDevice, bf16: bool, d: int, normed: bool
     slots[4] = -1
     norms = [rng.standard_normal(d).astype(np.float32) if normed else None for _ in range(2)]
     gpu_norms = [None if norm is None else cp.asarray(norm) for norm in norms]
-    q = cp.zeros((tokens, heads, d), cp.uint16)
+    q, attended = cp.zeros((tokens, heads, d), cp.uint16), cp.full((tokens, heads * d), 7, cp.uint16)
     keys, values = (cp.zeros((blocks, kv_heads, 64, d), cp.uint16) for _ in range(2))
     rope_store(
         device, bf16, qkv, cp.asarray(positions), cp.asarray(slots), cp.asarray(table),
-        (gpu_norms[0], gpu_norms[1]), 1e-6, q, keys, values,
+        (gpu_norms[0], gpu_norms[1]), 1e-6, q, keys, values, None, attended,
     )  # fmt: skip
+    assert not attended[4].any() and (attended[cp.arange(tokens) != 4] == 7).all()
 
     by_head = wide.reshape(tokens, -1, d)
 
@@ -92,8 +93,8 @@ def test_rotation_and_store(device: CudaDevice, bf16: bool, d: int, normed: bool
         a, b = np.split(x, 2, axis=-1)
         return np.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
 
-    assert error(widened(q, bf16), turned(by_head[:, :heads], norms[0])) < rounding(bf16)
     kept = slots >= 0
+    assert error(widened(q, bf16)[kept], turned(by_head[:, :heads], norms[0])[kept]) < rounding(bf16)
     place = slots[kept] // 64, slice(None), slots[kept] % 64
     wanted = turned(by_head[:, heads : heads + kv_heads], norms[1])
     assert error(widened(keys, bf16)[place], wanted[kept]) < rounding(bf16)

@@ -231,7 +231,7 @@ def _gather(shape: Shape, slots: tuple[int, ...]) -> None:
     rows, positions, ids, into = (_words(address, tokens) for address in slots[2:6])
     for i, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
         if row < 0:
-            ids[i], into[i] = 0, -1
+            ids[i], into[i] = -1, -1
             continue
         ids[i] = _words(slots[0] + 4 * (row * pool_width + position), 1)[0]
         block = int(_words(slots[1] + 4 * (row * table_width + position // 64), 1)[0])

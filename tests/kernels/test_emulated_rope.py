@@ -50,18 +50,22 @@ def test_all_tokens_are_turned_but_those_that_decode_before_the_first_prompt(
     table = rng.standard_normal((9, D)).astype(np.float32)
     norms = rng.uniform(0.5, 2, (2, D)).astype(np.float32)
     q = host(np.full((tokens, HEADS, D), UNTOUCHED, np.uint16))
+    attended = host(np.full((tokens, HEADS * D), UNTOUCHED, np.uint16))
     keys, values = (host(np.full((3, KV_HEADS, 64, D), UNTOUCHED, np.uint16)) for _ in range(2))
     rope_store(
         gpu, True, host(qkv), host(np.array(POSITIONS, np.int32)), host(np.array(SLOTS, np.int32)), host(table),
         (host(norms[0]), host(norms[1])) if normed else (None, None), EPS, q, keys, values,
-        None if first_tile is None else host(np.array(first_tile, np.int32)),
+        None if first_tile is None else host(np.array(first_tile, np.int32)), attended,
     )  # fmt: skip
     first = 0 if first_tile is None else 2
+    real = np.array(SLOTS) >= 0
+    assert (np.asarray(attended)[real] == UNTOUCHED).all() and not np.asarray(attended)[~real].any()
     parts = wide(qkv).reshape(tokens, -1, D)
     wanted_q = turned(parts[:, :HEADS], table.astype(np.float64), norms[0] if normed else None)
     wanted_k = turned(parts[:, HEADS:-1], table.astype(np.float64), norms[1] if normed else None)
-    assert np.allclose(wide(q)[first:], wanted_q[first:], rtol=8e-3, atol=8e-3)
-    assert (np.asarray(q)[:first] == UNTOUCHED).all()
+    chosen = real & (np.arange(tokens) >= first)
+    assert np.allclose(wide(q)[chosen], wanted_q[chosen], rtol=8e-3, atol=8e-3)
+    assert (np.asarray(q)[~chosen] == UNTOUCHED).all()
     stored = [slot for slot in SLOTS[first:] if slot >= 0]
     for cache, wanted in ((keys, wanted_k[:, 0]), (values, parts[:, -1])):
         lines = np.asarray(cache).reshape(-1, D)

@@ -55,6 +55,7 @@ class Attention:
         rope_store(
             self.device, bf16, qkv, step.positions, step.slots, rotation.table, (rotation.q_norm, rotation.k_norm),
             rotation.eps, q, kv.keys, kv.values, step.first_tile if step.few else None,
+            self._attended(len(qkv), geometry),
         )  # fmt: skip
         return Projected(qkv, rotation, q) if step.few else q
 
@@ -63,7 +64,7 @@ class Attention:
     ) -> Array:
         """(T, Hq·D) 16-bit, of what `turn` gave."""
         queries, qkv = (q.q, q.qkv) if isinstance(q, Projected) else (q, q)
-        out = self.arena.take("attended", (len(qkv), geometry.heads * geometry.head_dim), cp.uint16)
+        out = self._attended(len(qkv), geometry)
         if step.tiles:
             self._prefill(bf16, queries, kv, step, geometry, out)
         if isinstance(q, Projected):
@@ -71,6 +72,9 @@ class Attention:
         elif step.decodes:
             self._decode(bf16, q, kv, step, geometry, out)
         return out
+
+    def _attended(self, tokens: int, geometry: Geometry) -> Array:
+        return self.arena.take("attended", (tokens, geometry.heads * geometry.head_dim), cp.uint16)
 
     def _prefill(
         self, bf16: bool, q: Array, kv: PagedKv, step: CudaStep, geometry: Geometry, out: Array

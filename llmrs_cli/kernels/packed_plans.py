@@ -2,6 +2,7 @@
 
 up to 8 tokens       packed_small: memory speed, norm and epilogue fused
 up to WIDE_TOKENS    packed_wide, where it has a plan: the same for more tokens, on Hopper
+more                 packed_many, where it has a plan and is taken
 up to TILE_TOKENS    packed_large: the tensor cores read codes
 more                 dequantise, a slab at a time, and cuBLASLt
 """
@@ -10,11 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from llmrs_cli.kernels import dequantise, packed_large, packed_small, packed_wide, packed_wide_plans, repack
+from llmrs_cli.kernels import (
+    dequantise,
+    packed_large,
+    packed_many_plans,
+    packed_small,
+    packed_wide,
+    packed_wide_plans,
+    repack,
+)
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_large import TilePlan
+from llmrs_cli.kernels.packed_many_plans import PackedManyPlan
 from llmrs_cli.kernels.packed_small import StreamPlan
 from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
 
@@ -25,6 +35,8 @@ WIDE_TOKENS = packed_wide_plans.MOST_TOKENS
 """Most tokens that `packed_wide` is taken for."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
+MANY = False
+"""Whether `packed_many` is taken for more tokens than that: not before it is measured."""
 SLAB_BYTES = 32 << 20
 """Dequantised at a time, so that the L2 cache still holds it when cuBLASLt reads it."""
 
@@ -41,6 +53,13 @@ def wide_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> Pac
     if not hopper or m > WIDE_TOKENS:
         return None
     return packed_wide_plans.plan_for(m, layout, multiprocessors)
+
+
+def many_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> PackedManyPlan | None:
+    """For M tokens, if `packed_many` is to serve them."""
+    if not (MANY and hopper) or m <= WIDE_TOKENS:
+        return None
+    return packed_many_plans.plan_for(m, layout, multiprocessors)
 
 
 def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:

@@ -280,6 +280,23 @@ def test_tokens_between_few_and_many_go_where_the_switch_says(
     assert served == {8: ["packed_small"], 9: between, 256: between, 257: ["packed_large"]}
 
 
+@pytest.mark.parametrize("rows", [144, 136])
+def test_more_tokens_go_where_the_switch_says(
+    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    assert not packed_plans.MANY
+    monkeypatch.setattr(packed_plans, "MANY", True)
+    made = room.load_packed(device, room.upload, [weight(rows)], [None], False)
+    served = []
+    for m in (256, 257, 1200):
+        listener = Listener()
+        products = room.PackedProducts(listener, room.arena, multiply)
+        products.plain("store", bits(m, 200), made, bits(m, rows))
+        served += listener.named()
+    assert served == (["packed_wide", "packed_many", "packed_many"] if rows == 144 else served)
+    assert rows == 144 or "packed_many" not in served
+
+
 @pytest.mark.parametrize("m", [2, 12])
 def test_the_norm_comes_first(room: Any, device: EmulatedDevice, m: int) -> None:
     part = weight(144)

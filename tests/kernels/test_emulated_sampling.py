@@ -43,7 +43,9 @@ def draw(tmp_path_factory: pytest.TempPathFactory, words: Any) -> Draw:
         known: Known,
         blocks: int,
         mask: NDArray[np.uint32] | None = None,
+        told: bool = True,
     ) -> tuple[list[int], list[bool]]:
+        """`told`: where results go, not where to find that."""
         count, vocab = logits.shape
         order = np.arange(count - 1, -1, -1, dtype=np.int32)
         state = row_state([states[r] for r in order], [known[r] for r in order], vocab, words)
@@ -59,7 +61,8 @@ def draw(tmp_path_factory: pytest.TempPathFactory, words: Any) -> Draw:
             patch.setattr(sampler, "blocks_for", lambda *_: blocks)
             sample(
                 gpu, 1, host(logits), host(order), host(np.arange(count, dtype=np.int32)), host(ends), state,
-                scratch, None if mask is None else host(mask), out.data.ptr,
+                scratch, None if mask is None else host(mask), out.data.ptr if told else 0,
+                None if told else host(np.array([out.data.ptr], np.uint64).view(np.int32)),
             )  # fmt: skip
         assert not np.asarray(scratch.meeting).any()
         ids = np.asarray(out)[:, 0]
@@ -154,6 +157,13 @@ def test_hard_rows_are_drawn_as_defined(draw: Draw, filters: str) -> None:
     rows = hard_rows(1203)
     states = [greedy(temperature=0.7, seed=11 + r, **FILTERS[filters]) for r in range(len(rows))]
     check(draw, rows, states, 1 + len(filters) % 2)
+
+
+def test_results_land_where_a_recorded_launch_is_told(draw: Draw) -> None:
+    logits = np.random.default_rng(0).standard_normal((3, 500)).astype(np.float32)
+    states = [greedy(), greedy(temperature=1.0, seed=5), greedy(temperature=1.0, seed=6, top_p=0.5)]
+    there, found = (draw(logits, states, [[1]] * 3, 2, None, told) for told in (True, False))
+    assert there == found and found[0][0] == int(logits[0].argmax())
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])

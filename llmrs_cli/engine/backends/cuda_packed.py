@@ -27,6 +27,8 @@ from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix
+from llmrs_cli.kernels.packed_many import packed_many
+from llmrs_cli.kernels.packed_many_plans import PackedManyPlan
 from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
 from llmrs_cli.kernels.repack import Part, compare, repack, stack
 from llmrs_cli.kernels.rms_norm import rms_norm
@@ -215,6 +217,10 @@ class PackedProducts:
                 bias=weight.bias,
                 alpha=alpha,
             )
+        elif epilogue != "logits" and (many := self._many_plan(len(x), weight)) is not None:
+            packed_many(
+                self.device, weight.bf16, many, epilogue, weight.matrix, x, out, bias=weight.bias, alpha=alpha
+            )
         elif len(x) <= packed_plans.TILE_TOKENS[self._hopper]:
             self._more(epilogue, weight, x, out, alpha)
         elif epilogue == "silu":
@@ -239,6 +245,10 @@ class PackedProducts:
     def _wide_plan(self, m: int, weight: PackedLinear) -> PackedWidePlan | None:
         count, layout = self.device.multiprocessors, weight.matrix.layout
         return packed_plans.wide_plan(count, m, layout, self._hopper)
+
+    def _many_plan(self, m: int, weight: PackedLinear) -> PackedManyPlan | None:
+        count, layout = self.device.multiprocessors, weight.matrix.layout
+        return packed_plans.many_plan(count, m, layout, self._hopper)
 
     def _norm_fits(self, weight: PackedLinear, m: int) -> bool:
         needed = self._stream_plan(weight).shared_bytes(weight.matrix.layout, m, normed=True)

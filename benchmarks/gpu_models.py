@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,37 @@ def table(model: str, scenarios: dict[str, Any]) -> list[str]:
                 f"{model:>6}  {target.name:<32}{value:>12.4g}  {sign} {target.bound:<8g}{mark:<7}{other}"
             )
     return lines
+
+
+IN_README = (
+    "ms a token, one request",
+    "tok/s, 64 of 256 running",
+    "first token after 1,200, ms",
+    "prefill 16 x 2,048, tok/s",
+)
+"""Targets that the README shows."""
+
+
+def readme_table(records: Sequence[dict[str, Any]]) -> str:
+    """Rows of the README's table: what was found for each model, with vLLM's figure in brackets."""
+    scenarios = {record["model"].removeprefix("qwen2.5-"): record["scenarios"] for record in records}
+    head = f"| Qwen2.5 | {' | '.join(scenarios)} |", "| --- |" + " --- |" * len(scenarios)
+    rows = (
+        f"| {name} | {' | '.join(_cell(m, name, found) for m, found in scenarios.items())} |"
+        for name in IN_README
+    )
+    return "\n".join((*head, *rows))
+
+
+def _cell(model: str, name: str, scenarios: dict[str, Any]) -> str:
+    target = next(target for target in TARGETS[model] if target.name == name)
+    value = target.found(scenarios)
+    return "" if value is None else f"{_figure(value)} ({_figure(target.other or 0)})"
+
+
+def _figure(value: float) -> str:
+    """Three digits that count, or so."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.gpu_models import readme_table
 from tests.helpers.fake_hub import fake_hub
 from tests.helpers.served import served
 from tests.helpers.smollm2 import require_smollm2
@@ -106,3 +107,8 @@ def test_one_alias_chats_runs_a_batch_and_serves_with_one_download(tmp_path: Pat
         assert answer["usage"]["completion_tokens"] == 4
         fetched = [seen.path for seen in hub.seen if "safetensors" in seen.path]
         assert len(fetched) == len(set(fetched)), "weights are fetched once"
+
+
+def test_figures_of_a_gpu_are_those_that_were_recorded() -> None:
+    recorded = json.loads((ROOT / "benchmarks" / "gpu-models.json").read_text())
+    assert readme_table(recorded["records"]) in (ROOT / "README.md").read_text("utf-8")

@@ -26,9 +26,9 @@ import msgspec
 
 from llmrs_cli.engine import EngineThread, FinishReason, Request, SamplingParams, TokenEvent, open_engine
 from llmrs_cli.engine.backends.registry import open_backend
-from llmrs_cli.engine.types import FORM, entries, split
+from llmrs_cli.engine.types import BROKEN, FORM, entries, split
 from llmrs_cli.engine.weights.small_head import open_model
-from llmrs_cli.errors import ExitCode, LlmrsError, RequestError
+from llmrs_cli.errors import EngineFault, ExitCode, LlmrsError, RequestError
 from llmrs_cli.server.wire import (
     HEADER,
     Abort,
@@ -146,6 +146,9 @@ class Desk:
             self._engine.submit(request, self._outbox.put)
         except RequestError as error:  # all else of it has been looked at by the server
             told = TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message, code=FORM)
+            self._outbox.put(told)
+        except EngineFault as fault:  # it has failed since the request was sent
+            told = TokenEvent(request.id, finish=FinishReason.ERROR, error=fault.message, code=BROKEN)
             self._outbox.put(told)
         except LlmrsError as error:
             self._outbox.put(TokenEvent(request.id, finish=FinishReason.ERROR, error=error.message))

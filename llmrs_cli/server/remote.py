@@ -19,7 +19,7 @@ import msgspec
 
 from llmrs_cli.engine.limits import EngineLimits, check_request
 from llmrs_cli.engine.stats import EngineStats
-from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
+from llmrs_cli.engine.types import BROKEN, FinishReason, Request, TokenEvent
 from llmrs_cli.errors import (
     DoesNotFitError,
     EngineFault,
@@ -246,8 +246,11 @@ class RemoteEngine:
 
     def _tell_everybody(self, finish: FinishReason, error: str | None) -> None:
         sinks, self._sinks = self._sinks, {}
+        last = TokenEvent("", finish=finish)
+        if error is not None:
+            last = last._replace(error=error, code=BROKEN)
         for request_id, sink in sinks.items():
-            sink(TokenEvent(request_id, finish=finish, error=error))
+            sink(last._replace(request_id=request_id))
 
 
 _DECODER: msgspec.msgpack.Decoder[FromEngine] = msgspec.msgpack.Decoder(FromEngine)

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from llmrs_cli.engine.types import (
+    BROKEN,
     FORM,
     FinishReason,
     Request,
@@ -20,7 +21,7 @@ from llmrs_cli.engine.types import (
     entries,
     joined,
 )
-from llmrs_cli.errors import RequestError
+from llmrs_cli.errors import EngineFault, RequestError
 from llmrs_cli.server import child, wire
 from llmrs_cli.server.child import Desk, Outbox
 from tests.helpers.served import wait_until
@@ -170,3 +171,15 @@ def test_a_request_that_cannot_be_taken_is_told_so_itself(engine: Engine, gramma
     assert (event.request_id, event.finish, event.code) == ("bad", FinishReason.ERROR, FORM)
     assert event.error == "It cannot be followed."
     assert engine.taken == ["good"]
+
+
+def test_a_request_for_an_engine_that_has_failed_since_is_told_of_the_fault() -> None:
+    class Failed(Engine):
+        def submit(self, request: Request, sink: Any) -> None:
+            raise EngineFault("The engine's thread died of SystemExit.")
+
+    told = Told()
+    desk(Failed(), told).obey(ask("late"))
+    (event,) = told.events
+    assert (event.request_id, event.finish, event.code) == ("late", FinishReason.ERROR, BROKEN)
+    assert event.error == "The engine's thread died of SystemExit."

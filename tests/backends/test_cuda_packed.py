@@ -1,6 +1,7 @@
 """4-bit weights of the CUDA backend: loading, what is widened and why, and which kernel serves how many tokens.
 
-CuPy's names stand over NumPy, and a CPU runs the kernels; cuBLASLt is played by NumPy's product.
+CuPy's names stand over NumPy, and a CPU runs the kernels; cuBLASLt is played by NumPy's product. Longer than most files: all
+of it needs that room, for which the backend's modules are imported anew.
 """
 
 from __future__ import annotations

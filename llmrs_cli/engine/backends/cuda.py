@@ -1,8 +1,8 @@
 """The CUDA backend: our own kernels on one NVIDIA GPU, with nothing on the host between two steps.
 
-Weights, keys, values and activations are 16-bit, sums and the residual float32. Products of up to 256 tokens are
-our own, with norm and epilogue fused, those of many cuBLASLt's. The body of a step is recorded as a
-CUDA graph the second time its size is met; steps are staged, drawn and read asynchronously, so the
+Weights, keys, values and activations are 16-bit, sums and the residual float32. Which products are our own, and which are
+cuBLASLt's, `cuda_dense` and `cuda_packed` say. The body of a step, and its head, are recorded as
+CUDA graphs the second time that their sizes are met; steps are staged, drawn and read asynchronously, so the
 engine runs one step ahead of what it has read. The file is long because one class answers the whole contract;
 what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 """
@@ -365,9 +365,12 @@ class CudaBackend(Backend):
         if mask is not None or step.reports >= 0 or step.drawing is None:
             return self._draws.sample(head(step.sample_tokens), rows.state, step, mask)
         tokens, places = step.drawing
-        padded_step = replace(step, sample_tokens=tokens, sample_rows=places)
-        key = "draw", step.key, len(tokens), self._head_arena.generation
-        self.run(key, lambda: self._draws.launch(head(tokens), rows.state, padded_step, 0))
+
+        def run() -> None:
+            padded_step = replace(step, sample_tokens=tokens, sample_rows=places)
+            self._draws.launch(head(tokens), rows.state, padded_step, 0)
+
+        self.run(("draw", step.key, len(tokens), self._head_arena.generation), run)
         return self._draws.launched(rows.results.current, len(tokens))
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:

@@ -7,15 +7,6 @@
 // The copies run ahead from one turn into the next. A block brings a step when all warpgroups of both have left its stage, and
 // ends when they have left all. Weights of the first steps are on their way before wait_for_previous(). Design after the
 // warp-specialised kernels of CUTLASS 3 (Thakkar et al., 2023).
-#ifndef GROUPS
-#define GROUPS 2
-#endif
-#ifndef DEEP
-#define DEEP 1
-#endif
-#ifndef ROWS
-#define ROWS 256
-#endif
 #ifndef STAGES
 #define STAGES 4
 #endif
@@ -25,20 +16,11 @@
 #ifndef PAIR
 #define PAIR 1
 #endif
-#ifndef LAG
-#define LAG 1
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE 0
-#endif
 #define WARPS (4 * GROUPS + 4)
 #define CLUSTER (PAIR ? 2 : 1)
 #include "many_tiles.cuh"
 
-// What the copying warps can spare, shared out.
-constexpr int COPYING = 32, LAUNCHED = 65536 / (WARPS * 32) / 8 * 8;
-constexpr int SPARED = (LAUNCHED * (GROUPS + 1) - COPYING) / GROUPS / 8 * 8;
-constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
+constexpr int COPYING = 32;  // registers
 
 // The copies of a block.
 struct Copies {
@@ -108,8 +90,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WAR
         leave_registers<COPYING>();
         if (threadIdx.x == MULTIPLIERS) copy_tiles(work, Copies{weights, x, shared_address(ring), full, empty});
     } else {
-        take_registers<REGISTERS>();
-        const int group = __shfl_sync(FULL, threadIdx.x / 128, 0);  // the same for all lanes, as the compiler can see
+        take_registers<multiplying_registers(1, COPYING)>();
+        const int group = own_group();
         Writer writer(out, alpha, bias, m, n, rooms + threadIdx.x / 32 * ROOM);
         wait_for_previous();
         multiply_tiles(work, Ring{shared_address(ring), full, empty, group}, writer);

@@ -15,6 +15,21 @@
 // A band of token tiles is multiplied with all rows before the next, token by token of the band, so that what blocks read at
 // the same time is little. A token's sums are made in the order of K, whatever the tile.
 #pragma once
+#ifndef GROUPS
+#define GROUPS 2
+#endif
+#ifndef DEEP
+#define DEEP 1
+#endif
+#ifndef ROWS
+#define ROWS 256
+#endif
+#ifndef LAG
+#define LAG 1
+#endif
+#ifndef EPILOGUE
+#define EPILOGUE 0
+#endif
 #include "cluster_barrier.cuh"
 #include "many_epilogue.cuh"
 #include "warpgroups.cuh"
@@ -26,6 +41,12 @@ constexpr int TOKENS = 64 * DEEP * GROUPS, COLUMNS = 64, MULTIPLIERS = 128 * GRO
 constexpr int X_BYTES = TOKENS * 128, W_BYTES = ROWS * 128, STAGE_BYTES = X_BYTES + W_BYTES;
 constexpr int TOGETHER_TOKENS = PAIR == SAME_ROWS ? 2 * TOKENS : TOKENS;  // of a cluster's tiles
 constexpr int TOGETHER_ROWS = PAIR == SAME_TOKENS ? 2 * ROWS : ROWS;
+// A block's threads begin with the same number of registers; FILLING warpgroups that need but few hand the others the rest.
+constexpr int multiplying_registers(int filling, int few) {
+    const int launched = 65536 / (128 * (GROUPS + filling)) / 8 * 8;
+    const int spared = (launched * (GROUPS + filling) - few * filling) / GROUPS / 8 * 8;
+    return spared < 240 ? spared : 240;
+}
 static_assert(LAG < STAGES, "a warpgroup that is ahead needs a stage that the others have not left");
 
 // Tiles of a cluster, in the order in which they are taken: by token inside of a band, then by row, then by band.
@@ -53,6 +74,9 @@ template <bool BOTH> DEVICE void bring(u32 to, const TensorMap& map, int column,
     if constexpr (BOTH) copy_box_to_pair(to + own * 128, map, column, row + own, barrier);
     else copy_box(to, map, column, row, barrier);
 }
+
+// Which warpgroup this is: the same for all lanes, as the compiler can see.
+DEVICE int own_group() { return __shfl_sync(FULL, threadIdx.x / 128, 0); }
 
 typedef float Sums[DEEP][ROWS / 8][4];
 

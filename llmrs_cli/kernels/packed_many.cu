@@ -12,15 +12,6 @@
 // Blocks take codes of W, little more than half a byte each, so that L2 gives them little beside tokens; to shared memory a
 // widened row is the same as one that the copy engine would bring. Design after the converting warps of CUTLASS 3's products
 // of mixed types; the order of codes is Marlin's (marlin_layout.py).
-#ifndef GROUPS
-#define GROUPS 2
-#endif
-#ifndef DEEP
-#define DEEP 1
-#endif
-#ifndef ROWS
-#define ROWS 256
-#endif
 #ifndef STAGES
 #define STAGES 3
 #endif
@@ -36,12 +27,6 @@
 #ifndef PAIR
 #define PAIR 2
 #endif
-#ifndef LAG
-#define LAG 1
-#endif
-#ifndef EPILOGUE
-#define EPILOGUE 0
-#endif
 #define WARPS (4 * (GROUPS + HELPERS))
 #define CLUSTER (PAIR ? 2 : 1)
 #include "many_tiles.cuh"
@@ -50,10 +35,7 @@
 constexpr int TILES = ROWS / TILE_ROWS, WIDENERS = 4 * HELPERS - 1;  // warps that widen
 constexpr int MOST_TILES = (TILES + WIDENERS - 1) / WIDENERS;        // of one of them
 constexpr int CODE_STAGE_BYTES = TILES * TILE_BYTES;
-// What those that fill stages can spare, shared out.
-constexpr int HELPING = 40, LAUNCHED = 65536 / (WARPS * 32) / 8 * 8;
-constexpr int SPARED = (LAUNCHED * (GROUPS + HELPERS) - HELPING * HELPERS) / GROUPS / 8 * 8;
-constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
+constexpr int HELPING = 40;  // registers
 static_assert(PAIR != SAME_ROWS, "each block widens rows of its own");
 
 // A block's shared memory, by address.
@@ -172,8 +154,8 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WAR
         if (warp >= 0) widen_tiles(work, shared, ring + (shared.codes - shared.ring), Codes(work, packed, n, k, warp));
         else if (threadIdx.x == MULTIPLIERS) copy_tokens(work, shared, x);
     } else {
-        take_registers<REGISTERS>();
-        const int group = __shfl_sync(FULL, threadIdx.x / 128, 0);
+        take_registers<multiplying_registers(HELPERS, HELPING)>();
+        const int group = own_group();
         Writer writer(out, alpha, bias, m, n, ring + (shared.rooms - shared.ring) + threadIdx.x / 32 * ROOM);
         wait_for_previous();
         multiply_tiles(work, Ring{shared.ring, shared.full, shared.empty, group}, writer);

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,39 +13,24 @@ from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_many import EPILOGUES, linear_many, unit
 from llmrs_cli.kernels.many_plans import LAGS, TILES, ManyEpilogue, ManyPlan, Shared, plan_for, spread
-from llmrs_cli.kernels.silu_mul import headroom
-from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
-from tests.gpu.wide_case import LEFT_ALONE, NAN, exact, followed
+from tests.gpu.halves import TYPES, cp, halves, widened
+from tests.gpu.many_case import TOKENS, Tokens
 
-TOKENS = (257, 300, 511, 512, 1000, 1200, 2100)
 ODD = [(16, 8), (48, 24), (80, 120), (336, 136), (1008, 904), (176, 1032)]
 """(N, K): no multiples of what a step or a tile has, less than one of either, and a little more."""
 REAL = [(bf16, *linear) for bf16 in TYPES for linear in linears("0.5b") if linear[2] != "logits"]
 REAL += [(True, *linear) for name in ("3b", "7b") for linear in linears(name)[:2]]
-BEHIND = 300
-"""Tokens that are watched behind those of a product: more than a tile has."""
 KINDS: tuple[Shared, ...] = ("nothing", "rows", "tokens")
 
 
-@dataclass
 class Case:
-    """Random matrices of one shape, for any number of tokens; made, and multiplied in float64, on the GPU."""
+    """Random matrices of one shape, for any number of tokens; `scale` is that of the products."""
 
-    bf16: bool
-    n: int
-    k: int
-    most: int = max(TOKENS)
-    scale: float = 1.0
-    """Of the products"""
-    product: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        rng = np.random.default_rng(self.n + self.k)
-        self.weight, w64 = halves(rng.standard_normal((self.n, self.k)) * self.scale / self.k**0.5, self.bf16)
-        self.x, x64 = halves(rng.standard_normal((self.most + BEHIND, self.k)), self.bf16)
-        self.bias = cp.asarray(rng.standard_normal(self.n).astype(np.float32))
-        self.residual = cp.asarray(rng.standard_normal((self.most + BEHIND, self.n), dtype=np.float32))
-        self.product = cp.asnumpy(cp.asarray(x64) @ cp.asarray(w64).T)
+    def __init__(self, bf16: bool, n: int, k: int, scale: float = 1.0) -> None:
+        self.bf16, self.tokens = bf16, Tokens(bf16, n, k)
+        rng = np.random.default_rng([n, k])
+        self.weight, w64 = halves(rng.standard_normal((n, k)) * scale / k**0.5, bf16)
+        self.product = self.tokens.multiplied(w64)
 
     def run(
         self,
@@ -57,19 +42,12 @@ class Case:
         alpha: float = 1.0,
         biased: bool = True,
     ) -> Any:
-        """What the kernel writes of M tokens, none of it behind them, where tokens are NaN."""
-        x = self.x.copy()
-        x[m:] = NAN
-        out = cp.full((m + BEHIND, self.n // 2 if epilogue == "silu" else self.n), LEFT_ALONE, cp.uint16)
-        if epilogue == "add":
-            out = self.residual[: m + BEHIND].copy()
-        behind = out[m:].copy()
-        linear_many(
-            device, self.bf16, plan, epilogue, self.weight, x[:m], out[:m],
-            bias=self.bias if biased else None, alpha=alpha,
-        )  # fmt: skip
-        assert (out[m:] == behind).all()
-        return out[:m]
+        """What the kernel writes of M tokens."""
+
+        def launch(epilogue: ManyEpilogue, x: Any, out: Any, **more: Any) -> None:
+            linear_many(device, self.bf16, plan, epilogue, self.weight, x, out, **more)
+
+        return self.tokens.written(launch, epilogue, m, alpha, biased)
 
     def wrong(
         self,
@@ -77,18 +55,12 @@ class Case:
         plan: ManyPlan,
         epilogue: ManyEpilogue,
         m: int,
-        *,
         alpha: float = 1.0,
         biased: bool = True,
     ) -> float:
         """The error of `run` as a part of what is allowed."""
         out = self.run(device, plan, epilogue, m, alpha=alpha, biased=biased)
-        added = cp.asnumpy(self.bias).astype(np.float64) if biased else 0
-        wanted = followed(epilogue, alpha * self.product[:m] + added)
-        if epilogue == "add":
-            return error(cp.asnumpy(out), wanted + cp.asnumpy(self.residual[:m])) / exact(self.k)
-        found = widened(out, self.bf16) / (headroom(self.bf16) if epilogue == "silu" else 1)
-        return error(found, wanted) / rounding(self.bf16)
+        return self.tokens.off(out, self.product, epilogue, alpha, biased)
 
 
 def chosen(device: CudaDevice, m: int, n: int, k: int) -> ManyPlan:

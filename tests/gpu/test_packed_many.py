@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,10 @@ from llmrs_cli.kernels.marlin_layout import CODE_BYTES, Layout
 from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.packed_many import packed_many, unit
 from llmrs_cli.kernels.packed_many_plans import KINDS, PackedManyPlan, helpers_of, plan_for
-from llmrs_cli.kernels.silu_mul import headroom
 from tests.gpu import test_packed
-from tests.gpu.halves import TYPES, cp, error, halves, rounding, widened
-from tests.gpu.wide_case import LEFT_ALONE, NAN, exact, followed
+from tests.gpu.halves import TYPES, cp, error, halves, widened
+from tests.gpu.many_case import TOKENS, Tokens
 
-TOKENS = (257, 300, 511, 512, 1000, 1200, 2100)
 ODD = [
     (16, 8, 128), (48, 24, 32), (80, 120, 64), (336, 136, 128), (1008, 904, 32), (176, 1032, 64),
     (208, 200, 200), (64, 1160, 384),
@@ -31,37 +29,25 @@ ODD = [
 """(N, K, G): no multiples of what a step, a tile or a unit has, less than one of either; groups of several tiles and of all."""
 REAL = [(bf16, *linear) for bf16 in TYPES for linear in linears("0.5b") if linear[2] != "logits"]
 REAL += [(False, *linear) for linear in linears("7b") if linear[2] != "logits"]
-BEHIND = 300
-"""Tokens that are watched behind those of a product: more than a tile has."""
 CLOSE = {True: 2.5e-3, False: 3.5e-4}
 """Error that weights and results which are each rounded once may have, by whether to bf16."""
 
 
-@dataclass
 class Case:
     """A 4-bit matrix and tokens, which the GPU multiplies in float64 too, with the values that it widens codes to."""
 
-    bf16: bool
-    matrix: Packed4Matrix
-    most: int = max(TOKENS)
-    dense: Any = field(init=False)
-    product: Any = None
+    def __init__(self, bf16: bool, matrix: Packed4Matrix) -> None:
+        self.bf16, self.matrix = bf16, matrix
+        self.n, self.k = matrix.shape
+        self.tokens = Tokens(bf16, self.n, self.k)
+        self.dense = cp.zeros(matrix.shape, cp.uint16)
+        self.product: Any = None
 
-    def __post_init__(self) -> None:
-        self.n, self.k = self.matrix.shape
-        rng = np.random.default_rng(self.n + self.k)
-        self.dense = cp.zeros((self.n, self.k), cp.uint16)
-        self.x, self.x64 = halves(rng.standard_normal((self.most + BEHIND, self.k)), self.bf16)
-        self.bias = cp.asarray(rng.standard_normal(self.n).astype(np.float32))
-        self.residual = cp.asarray(rng.standard_normal((self.most + BEHIND, self.n), dtype=np.float32))
-
-    def multiplied(self, device: CudaDevice) -> Any:
-        """The product of all tokens in float64."""
+    def widen(self, device: CudaDevice) -> Any:
+        """The matrix (N, K) as dequantise.cu gives it."""
         dequantise(device, self.bf16, self.matrix, self.dense)
-        if self.product is None:
-            w64 = widened(self.dense, self.bf16)
-            self.product = cp.asnumpy(cp.asarray(self.x64) @ cp.asarray(w64).T)
-        return self.product
+        device.synchronise()  # linear_many reads weights before kernels ahead have ended
+        return self.dense
 
     def run(
         self,
@@ -73,42 +59,25 @@ class Case:
         alpha: float = 1.0,
         biased: bool = True,
     ) -> Any:
-        """What is written of M tokens, none of it behind them, where tokens are NaN; by linear_many, if the plan is its."""
-        x = self.x.copy()
-        x[m:] = NAN
-        out = cp.full((m + BEHIND, self.n // 2 if epilogue == "silu" else self.n), LEFT_ALONE, cp.uint16)
-        if epilogue == "add":
-            out = self.residual[: m + BEHIND].copy()
-        behind, bias = out[m:].copy(), self.bias if biased else None
-        if isinstance(plan, PackedManyPlan):
-            packed_many(
-                device, self.bf16, plan, epilogue, self.matrix, x[:m], out[:m], bias=bias, alpha=alpha
-            )
-        else:
-            dequantise(device, self.bf16, self.matrix, self.dense)
-            device.synchronise()  # linear_many reads weights before kernels ahead have ended
-            linear_many(device, self.bf16, plan, epilogue, self.dense, x[:m], out[:m], bias=bias, alpha=alpha)
-        assert (out[m:] == behind).all()
-        return out[:m]
+        """What is written of M tokens; by linear_many, if the plan is its."""
+
+        def launch(epilogue: ManyEpilogue, x: Any, out: Any, **more: Any) -> None:
+            if isinstance(plan, PackedManyPlan):
+                packed_many(device, self.bf16, plan, epilogue, self.matrix, x, out, **more)
+            else:
+                linear_many(device, self.bf16, plan, epilogue, self.widen(device), x, out, **more)
+
+        return self.tokens.written(launch, epilogue, m, alpha, biased)
 
     def wrong(
-        self,
-        device: CudaDevice,
-        plan: PackedManyPlan,
-        epilogue: ManyEpilogue,
-        m: int,
-        *,
-        alpha: float = 1.0,
+        self, device: CudaDevice, plan: PackedManyPlan, epilogue: ManyEpilogue, m: int, alpha: float = 1.0,
         biased: bool = True,
-    ) -> float:
+    ) -> float:  # fmt: skip
         """The error of `run` as a part of what is allowed."""
         out = self.run(device, plan, epilogue, m, alpha=alpha, biased=biased)
-        added = cp.asnumpy(self.bias).astype(np.float64) if biased else 0
-        wanted = followed(epilogue, alpha * self.multiplied(device)[:m] + added)
-        if epilogue == "add":
-            return error(cp.asnumpy(out), wanted + cp.asnumpy(self.residual[:m])) / exact(self.k)
-        found = widened(out, self.bf16) / (headroom(self.bf16) if epilogue == "silu" else 1)
-        return error(found, wanted) / rounding(self.bf16)
+        if self.product is None:
+            self.product = self.tokens.multiplied(widened(self.widen(device), self.bf16))
+        return self.tokens.off(out, self.product, epilogue, alpha, biased)
 
 
 def random_case(bf16: bool, n: int, k: int, group: int = 128) -> Case:
@@ -158,7 +127,7 @@ def test_odd_shapes_of_many_tokens(hopper: CudaDevice, bf16: bool, n: int, k: in
         assert case.wrong(hopper, plan, epilogue, m) < 1, (m, plan, epilogue)
         assert case.wrong(hopper, plan, epilogue, m, alpha=3.0, biased=False) < 1, (m, plan, epilogue)
     found = widened(case.run(hopper, tried[0][1], "store", 257, biased=False), bf16)
-    assert error(found, case.x64[:257] @ canonical.values.T) < CLOSE[bf16]
+    assert error(found, case.tokens.x64[:257] @ canonical.values.T) < CLOSE[bf16]
 
 
 @pytest.mark.parametrize("bf16", TYPES)
@@ -169,11 +138,10 @@ def test_codes_are_widened_to_the_bits_of_a_dequantised_matrix(
     """What tokens that are ones of one column each give is the matrix."""
     k = 1032
     case = random_case(bf16, 528, k, group)
-    case.x[:k], _ = halves(np.eye(k), bf16)
-    case.residual[:] = 0
+    case.tokens.x[:k], _ = halves(np.eye(k), bf16)
+    case.tokens.residual[:] = 0
     found = case.run(hopper, chosen(hopper, case, k), "add", k, biased=False)
-    dequantise(hopper, bf16, case.matrix, case.dense)
-    assert (widened(case.dense, bf16) == cp.asnumpy(found).T).all()
+    assert (widened(case.widen(hopper), bf16) == cp.asnumpy(found).T).all()
 
 
 @pytest.mark.parametrize("m", [1, 15, 64, 65, 129, 256])
@@ -287,8 +255,8 @@ def test_float16_saturates(hopper: CudaDevice) -> None:
     tiles = case.matrix.units.reshape(4, -1)
     tiles[:, :256], tiles[:, 256:] = 0xFFFFFFFF, 0x7BFF
     plan = chosen(hopper, case, 300)
-    case.x[:] = 0
-    case.x[:, 0] = 0x3C00
-    assert (case.run(hopper, plan, "add", 300, biased=False) - case.residual[:300] >= 65503).all()
-    case.x[:, 1] = 0x3C00
+    case.tokens.x[:] = 0
+    case.tokens.x[:, 0] = 0x3C00
+    assert (case.run(hopper, plan, "add", 300, biased=False) - case.tokens.residual[:300] >= 65503).all()
+    case.tokens.x[:, 1] = 0x3C00
     assert (widened(case.run(hopper, plan, "store", 300, biased=False), False) == 65504).all()

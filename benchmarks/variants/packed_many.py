@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,18 +20,17 @@ from typing import Any
 import cupy as cp
 
 from benchmarks.bench_packed import GROUP, matrices
-from benchmarks.chain import chain_us, from_bits, random_bits, to_bits
-from benchmarks.qwen_shapes import MODELS, linears
+from benchmarks.chain import from_bits, random_bits, to_bits
 from benchmarks.variants.check import relative
+from benchmarks.variants.layer_products import Product, copies, layers
 from benchmarks.variants.table import Table
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_packed import PackedLinear, PackedProducts
 from llmrs_cli.kernels import packed_plans
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
-from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.loader import CubinCache, default_cache
-from llmrs_cli.kernels.many_plans import LAGS, USUAL_LAG, ManyEpilogue
+from llmrs_cli.kernels.many_plans import LAGS, USUAL_LAG
 from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_many import packed_many, unit
 from llmrs_cli.kernels.packed_many_plans import PackedManyPlan, cost, plans
@@ -40,42 +39,27 @@ from llmrs_cli.kernels.silu_mul import silu_mul
 SIZES = (512, 1024, 1280, 2048)
 TILES = 4
 """That are tried, the cheapest by the guess; of the first of them all clusters and lags, and all that may help."""
-COLD_BYTES, CHAIN_US, FLOPS_PER_US = 200e6, 20e3, 7e8
-"""Weights of a chain, and its length at about so many operations."""
 LIMIT = {True: 8e-3, False: 1e-3}
 """Relative error of two results that are each rounded once or twice, by whether to bf16."""
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
-    """One linear of a layer of a model, of M tokens."""
+def layout(product: Product) -> Layout:
+    return Layout(product.n, product.k, GROUP)
 
-    name: str
-    m: int
-    n: int
-    k: int
-    epilogue: ManyEpilogue
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.n, self.k, GROUP)
+def guess(product: Product, plan: PackedManyPlan) -> float:
+    return cost(plan, product.m, product.n, product.k)
 
-    @property
-    def operations(self) -> int:
-        return 2 * self.m * self.n * self.k
 
-    def cost(self, plan: PackedManyPlan) -> float:
-        return cost(plan, self.m, self.n, self.k)
-
-    def candidates(self, multiprocessors: int, every: bool) -> list[PackedManyPlan]:
-        """The plans that are tried, the cheapest by the guess first."""
-        found = sorted(plans(self.m, self.layout, multiprocessors), key=self.cost)
-        tiles: dict[tuple[int, int, int], list[PackedManyPlan]] = {}
-        for plan in found:
-            tiles.setdefault((plan.groups, plan.deep, plan.rows), []).append(plan)
-        first, *others = tiles.values()
-        lags = [replace(first[0], lag=lag) for lag in LAGS if lag != USUAL_LAG]
-        return lags + (found if every else first + [kind[0] for kind in others[: TILES - 1]])
+def candidates(product: Product, multiprocessors: int, every: bool) -> list[PackedManyPlan]:
+    """The plans that are tried, the cheapest by the guess first."""
+    found = sorted(plans(product.m, layout(product), multiprocessors), key=partial(guess, product))
+    tiles: dict[tuple[int, int, int], list[PackedManyPlan]] = {}
+    for plan in found:
+        tiles.setdefault((plan.groups, plan.deep, plan.rows), []).append(plan)
+    first, *others = tiles.values()
+    lags = [replace(first[0], lag=lag) for lag in LAGS if lag != USUAL_LAG]
+    return lags + (found if every else first + [kind[0] for kind in others[: TILES - 1]])
 
 
 class Chain:
@@ -87,7 +71,7 @@ class Chain:
         self.products = PackedProducts(device, Arena(), gemm)
         bias = cp.random.standard_normal(n, dtype=cp.float32) if epilogue == "store" else None
         narrow = None if bias is None else to_bits(bias, bf16)
-        held = matrices(product.layout, max(2, ceil_div(int(COLD_BYTES), product.layout.nbytes)))
+        held = matrices(layout(product), copies(layout(product).nbytes))
         self.weights = [PackedLinear(matrix, bias, narrow, bf16, "random") for matrix in held]
         self.x = random_bits(m * k, 1.0, bf16).reshape(m, k)
         self.whole = cp.zeros((m, n), cp.float32 if epilogue == "add" else cp.uint16)
@@ -118,10 +102,6 @@ class Chain:
         for plan in tried:
             yield relative(self.result(partial(self.ours, plan)), wanted)
 
-    def us(self, run: Callable[[PackedLinear], None]) -> float:
-        total = max(4, int(CHAIN_US / (self.product.operations / FLOPS_PER_US)))
-        return chain_us([partial(run, weight) for weight in self.weights], total)
-
 
 def label(plan: PackedManyPlan) -> str:
     return (
@@ -133,49 +113,37 @@ def compare(
     table: Table, device: CudaDevice, gemm: Gemm, product: Product, every: bool, timed: bool, bf16: bool
 ) -> tuple[float, float]:
     """What serves today, then each plan; the best time of both."""
-    case = f"{product.name} M={product.m} {product.epilogue} {product.n} x {product.k}"
-    tried = product.candidates(device.multiprocessors, every)
+    tried = candidates(product, device.multiprocessors, every)
     chain = Chain(device, gemm, product, bf16)
-
-    def rate(us: float) -> str:
-        return f"{product.operations / us / 1e6:.0f} TFLOP/s" if us else ""
-
     today = {"slabs": chain.slabs}
     if product.m <= packed_plans.TILE_TOKENS[True]:
         today = {"packed_large": chain.large, **today}
     before = best = float("inf") if timed else 0.0
     for name, run in today.items():
-        us = chain.us(run) if timed else 0.0
-        table.add(case, name, us, rate(us))
+        us = product.us(run, chain.weights) if timed else 0.0
+        table.add(product.case, name, us, product.rate(us))
         before = min(before, us)
     for plan, error in zip(tried, chain.wrong(tried), strict=True):
-        right = error < LIMIT[bf16]
-        us = chain.us(partial(chain.ours, plan)) if timed and right else 0.0
-        verdict = f"error {error:.1e} {'ok' if right else 'FAIL'}"
-        table.add(case, label(plan), us, f"{rate(us)} guess {product.cost(plan):.0f}, {verdict}")
+        right = timed and error < LIMIT[bf16]
+        us = product.us(partial(chain.ours, plan), chain.weights) if right else 0.0
+        product.tell(table, label(plan), us, guess(product, plan), error, LIMIT[bf16])
         best = min(best, us) if us else best
     return before, best
 
 
 def main() -> None:
     table = Table(Path(sys.argv[1]))
-    names = [a for a in sys.argv[2:] if a in MODELS] or ["7b"]
-    sizes = [int(a) for a in sys.argv[2:] if a.isdigit()] or list(SIZES)
     every, timed, bf16 = "all" in sys.argv, "check" not in sys.argv, "bf16" in sys.argv
     device, gemm = CudaDevice(0, CubinCache(default_cache())), Gemm()
-    layers = {
-        (name, m): [Product(name, m, n, k, kind) for n, k, kind in linears(name) if kind != "logits"]
-        for name in names
-        for m in sizes
-    }
+    chosen = layers(sys.argv[2:], SIZES)
     wanted = [
         unit(bf16, plan, product.epilogue)
-        for products in layers.values()
+        for products in chosen.values()
         for product in products
-        for plan in product.candidates(device.multiprocessors, every)
+        for plan in candidates(product, device.multiprocessors, every)
     ]
     device.build(tuple(dict.fromkeys((*packed_plans.units(bf16, GROUP, True, True), *wanted))))
-    for (name, m), products in layers.items():
+    for (name, m), products in chosen.items():
         times = [compare(table, device, gemm, product, every, timed, bf16) for product in products]
         if timed:
             before, best = (sum(time[i] for time in times) for i in (0, 1))

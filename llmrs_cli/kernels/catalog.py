@@ -125,3 +125,14 @@ def packed_wide_units(
 ) -> tuple[Unit, ...]:
     """The same for 4-bit linears (layout, what follows)."""
     return packed_plans.wide_units(bf16, linears, multiprocessors, arch == HOPPER)
+
+
+def packed_many_units(
+    bf16: bool,
+    linears: Iterable[tuple[Layout, Epilogue]],
+    sizes: Sequence[int],
+    arch: str,
+    multiprocessors: int,
+) -> tuple[Unit, ...]:
+    """The same for as many tokens as one of `sizes`, all of which are many."""
+    return packed_plans.many_units(bf16, linears, sizes, multiprocessors, arch == HOPPER)

@@ -30,6 +30,7 @@ from llmrs_cli.kernels.many_plans import (
     START,
     TILES,
     USUAL_LAG,
+    ManyEpilogue,
     ManyPlan,
     Shared,
     spread,
@@ -47,6 +48,10 @@ KINDS: tuple[Shared, ...] = ("tokens", "nothing")
 
 WIDENED, BETWEEN = 120, 150
 """Cycles of a warp for half a tile of codes, and for the barriers of a step."""
+FULL = 0.9
+"""Of the multiprocessors, at least, that one turn of large tiles must keep busy to be faster than what is replaced."""
+SHALLOW = 1.15
+"""Times as long as guessed takes a step of warpgroups of 64 tokens, as measured."""
 HEAT = 1 / 16
 """Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock."""
 
@@ -137,6 +142,7 @@ def cost(plan: PackedManyPlan, m: int, n: int, k: int) -> float:
         brought,
         ceil_div(plan.rows // TILE_ROWS, plan.wideners) * WIDENED + BETWEEN,
     )
+    step *= SHALLOW if plan.deep == 1 else 1.0
     after = tile * END * (0.5 if plan.lag else 1.0)
     return (START + turns * (ceil_div(k, COLUMNS) * step + after)) / CLOCK
 
@@ -149,3 +155,24 @@ def plan_for(m: int, layout: Layout, multiprocessors: int) -> PackedManyPlan | N
         return None
     found = plans(m, layout, multiprocessors)
     return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
+
+
+def chosen(m: int, layout: Layout, epilogue: str, multiprocessors: int) -> PackedManyPlan | None:
+    """`plan_for`, where it was measured to be faster than 16-bit slabs and cuBLASLt: with SiLU·mul inside, or where one
+    turn of large tiles fills the GPU."""
+    plan = plan_for(m, layout, multiprocessors)
+    if plan is None or epilogue == "silu":
+        return plan
+    one_turn = plan.items(m, layout.rows) * plan.cluster == plan.blocks
+    return plan if plan.deep == 2 and one_turn and plan.blocks >= FULL * multiprocessors else None
+
+
+def plans_ahead(
+    sizes: Iterable[int], linears: Iterable[tuple[Layout, ManyEpilogue]], multiprocessors: int
+) -> Iterator[tuple[PackedManyPlan, ManyEpilogue]]:
+    """All that is `chosen` for so many tokens of 4-bit linears (layout, what follows), each with what follows."""
+    found = (
+        (chosen(m, layout, epilogue, multiprocessors), epilogue)
+        for (layout, epilogue), m in product(linears, sizes)
+    )
+    yield from dict.fromkeys((plan, epilogue) for plan, epilogue in found if plan is not None)

@@ -2,18 +2,19 @@
 
 up to 8 tokens       packed_small: memory speed, norm and epilogue fused
 up to WIDE_TOKENS    packed_wide, where it has a plan: the same for more tokens, on Hopper
-more                 packed_many, where it has a plan and is taken
+more                 packed_many, where it was measured to be faster than what follows
 up to TILE_TOKENS    packed_large: the tensor cores read codes
 more                 dequantise, a slab at a time, and cuBLASLt
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from llmrs_cli.kernels import (
     dequantise,
     packed_large,
+    packed_many,
     packed_many_plans,
     packed_small,
     packed_wide,
@@ -35,8 +36,6 @@ WIDE_TOKENS = packed_wide_plans.MOST_TOKENS
 """Most tokens that `packed_wide` is taken for."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
-MANY = False
-"""Whether `packed_many` is taken for more tokens than that: not before it is measured."""
 SLAB_BYTES = 32 << 20
 """Dequantised at a time, so that the L2 cache still holds it when cuBLASLt reads it."""
 
@@ -55,11 +54,13 @@ def wide_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> Pac
     return packed_wide_plans.plan_for(m, layout, multiprocessors)
 
 
-def many_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> PackedManyPlan | None:
-    """For M tokens, if `packed_many` is to serve them."""
-    if not (MANY and hopper) or m <= WIDE_TOKENS:
+def many_plan(
+    multiprocessors: int, m: int, layout: Layout, epilogue: Epilogue, hopper: bool
+) -> PackedManyPlan | None:
+    """For M tokens and what follows, if `packed_many` is to serve them."""
+    if not hopper or m <= WIDE_TOKENS or epilogue == "logits":
         return None
-    return packed_many_plans.plan_for(m, layout, multiprocessors)
+    return packed_many_plans.chosen(m, layout, epilogue, multiprocessors)
 
 
 def tile_sizes(group: int, hopper: bool) -> tuple[int, ...]:
@@ -105,3 +106,18 @@ def wide_units(
         if (plan := wide_plan(multiprocessors, m, layout, hopper)) is not None
     )
     return tuple(dict.fromkeys(found))
+
+
+def many_units(
+    bf16: bool,
+    linears: Iterable[tuple[Layout, Epilogue]],
+    sizes: Sequence[int],
+    multiprocessors: int,
+    hopper: bool,
+) -> tuple[Unit, ...]:
+    """Units of `packed_many` for the same and as many tokens as one of `sizes`, all of which are many."""
+    if not hopper:
+        return ()
+    fused = [(layout, epilogue) for layout, epilogue in linears if epilogue != "logits"]
+    found = packed_many_plans.plans_ahead(sizes, fused, multiprocessors)
+    return tuple(dict.fromkeys(packed_many.unit(bf16, plan, epilogue) for plan, epilogue in found))

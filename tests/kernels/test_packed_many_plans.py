@@ -11,10 +11,19 @@ from hypothesis import strategies as st
 from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels.linear_many import EPILOGUES
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.many_plans import BOX, FEWEST_TOKENS, LAGS, TILES
+from llmrs_cli.kernels.many_plans import BOX, FEWEST_TOKENS, LAGS, TILES, ManyEpilogue
 from llmrs_cli.kernels.marlin_layout import GROUPS, Layout
 from llmrs_cli.kernels.packed_many import unit
-from llmrs_cli.kernels.packed_many_plans import KINDS, PackedManyPlan, cost, helpers_of, plan_for, plans
+from llmrs_cli.kernels.packed_many_plans import (
+    KINDS,
+    PackedManyPlan,
+    chosen,
+    cost,
+    helpers_of,
+    plan_for,
+    plans,
+    plans_ahead,
+)
 from tests.helpers.compiled import report, resources
 from tests.kernels.test_shapes import BLOCK_LIMITS
 
@@ -124,3 +133,34 @@ def faults(unit: Unit) -> list[str]:
     if kernel.registers != REGISTERS // (128 * warpgroups) // 8 * 8:
         found.append(f"{unit} starts with {kernel.registers} registers")
     return found + [f"{unit}: {line}" for line in report(unit, "sm_90a").splitlines() if "serialized" in line]
+
+
+@given(m=st.integers(1, 20_000), layout=LAYOUTS, gpus=GPUS, epilogue=st.sampled_from(EPILOGUES))
+@example(m=1280, layout=Layout(3584, 18944, 128), gpus=132, epilogue="add")
+def test_it_is_taken_with_silu_inside_or_where_one_turn_of_large_tiles_fills_the_gpu(
+    m: int, layout: Layout, gpus: int, epilogue: ManyEpilogue
+) -> None:
+    best, found = plan_for(m, layout, gpus), chosen(m, layout, epilogue, gpus)
+    if best is None or epilogue == "silu":
+        assert found == best
+        return
+    one_turn = best.items(m, layout.rows) * best.cluster <= gpus
+    assert found == (best if best.deep == 2 and one_turn and best.blocks >= 0.9 * gpus else None)
+
+
+def test_the_products_of_a_prompt_of_1_200_tokens_are_its_own() -> None:
+    taken = {
+        (n, k): chosen(1280, Layout(n, k, 128), epilogue, 132) is not None
+        for n, k, epilogue in linears("7b")
+        if epilogue != "logits"
+    }
+    assert all(taken.values()) and len(taken) == 4
+
+
+def test_what_is_taken_is_known_ahead() -> None:
+    mine: list[tuple[Layout, ManyEpilogue]] = [(GATE_UP, "silu"), (Layout(3584, 18944, 128), "add")]
+    found = list(plans_ahead((512, 1280, 2048), mine, 132))
+    wanted = {(chosen(m, layout, what, 132), what) for m in (512, 1280, 2048) for layout, what in mine}
+    assert (
+        set(found) == {pair for pair in wanted if pair[0] is not None} and len(found) == len(set(found)) > 2
+    )

@@ -38,7 +38,14 @@ from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
-from llmrs_cli.kernels.catalog import many_units, model_units, packed_units, packed_wide_units, wide_units
+from llmrs_cli.kernels.catalog import (
+    many_units,
+    model_units,
+    packed_many_units,
+    packed_units,
+    packed_wide_units,
+    wide_units,
+)
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
@@ -147,7 +154,9 @@ class CudaBackend(Backend):
         sizes = () if self.deterministic else large_sizes(self.sizes.idle_budget)
         many = many_units(bf16, self._linears, sizes, arch, count)
         packed_wide = packed_wide_units(bf16, self._packed_linears, arch, count)
-        self.device.build((*model_units(bf16, head_dim, arch), *packed, *wide, *many, *packed_wide))
+        packed_many = packed_many_units(bf16, self._packed_linears, sizes, arch, count)
+        ahead = *packed, *wide, *many, *packed_wide, *packed_many
+        self.device.build((*model_units(bf16, head_dim, arch), *ahead))
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
             self._few = self._attention.few_sizes(head_dim)

@@ -217,7 +217,7 @@ class PackedProducts:
                 bias=weight.bias,
                 alpha=alpha,
             )
-        elif epilogue != "logits" and (many := self._many_plan(len(x), weight)) is not None:
+        elif epilogue != "logits" and (many := self._many_plan(len(x), weight, epilogue)) is not None:
             packed_many(
                 self.device, weight.bf16, many, epilogue, weight.matrix, x, out, bias=weight.bias, alpha=alpha
             )
@@ -246,9 +246,9 @@ class PackedProducts:
         count, layout = self.device.multiprocessors, weight.matrix.layout
         return packed_plans.wide_plan(count, m, layout, self._hopper)
 
-    def _many_plan(self, m: int, weight: PackedLinear) -> PackedManyPlan | None:
+    def _many_plan(self, m: int, weight: PackedLinear, epilogue: Epilogue) -> PackedManyPlan | None:
         count, layout = self.device.multiprocessors, weight.matrix.layout
-        return packed_plans.many_plan(count, m, layout, self._hopper)
+        return packed_plans.many_plan(count, m, layout, epilogue, self._hopper)
 
     def _norm_fits(self, weight: PackedLinear, m: int) -> bool:
         needed = self._stream_plan(weight).shared_bytes(weight.matrix.layout, m, normed=True)

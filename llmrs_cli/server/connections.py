@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -13,8 +14,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmrs_cli.server import settings
+from llmrs_cli.server.faults import HttpError
 from llmrs_cli.server.pace import Pace
+from llmrs_cli.server.security import header_too_large
 from llmrs_cli.server.settings import MAX_BODY, MAX_CONNECTIONS, MAX_HEADER_BYTES
+from llmrs_cli.server.sse import encode
 
 
 def http_server(app: Any) -> uvicorn.Server:
@@ -111,6 +115,23 @@ class Connection(H11Protocol):
             return False
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what h11 could not read, with OpenAI's error object like everything else, and hang up."""
+        cause = sys.exception()
+        large = isinstance(cause, h11.RemoteProtocolError) and cause.error_status_hint == 431
+        fault = header_too_large() if large else HttpError(400, msg, code="invalid_http")
+        body = encode(fault.body)
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+        }
+        response = h11.Response(status_code=fault.status, headers=[*headers.items()])
+        with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun: it is cut off
+            for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _be_patient(self) -> None:
         """While a header is on its way, a clock runs that only its end stops."""

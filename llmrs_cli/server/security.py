@@ -90,9 +90,7 @@ class Guard:
     def _admit(self, scope: Scope, headers: Mapping[bytes, bytes]) -> None:
         size = sum(len(name) + len(value) for name, value in scope["headers"])
         if size > MAX_HEADER_BYTES or len(scope["headers"]) > MAX_HEADERS:
-            raise HttpError(
-                431, "The header of the request is too large.", code="header_too_large", headers=CLOSE
-            )
+            raise header_too_large()
         if len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_TARGET:
             raise HttpError(414, "The address of the request is too long.", code="target_too_long")
         if not self._host_is_ours(headers.get(b"host", b"")):
@@ -240,6 +238,11 @@ def _counted(receive: Receive) -> Receive:
         return message
 
     return counted
+
+
+def header_too_large() -> HttpError:
+    """More than a header may have."""
+    return HttpError(431, "The header of the request is too large.", code="header_too_large", headers=CLOSE)
 
 
 def _too_large() -> HttpError:

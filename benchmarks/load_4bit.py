@@ -2,8 +2,8 @@
 
     python benchmarks/load_4bit.py [OUT.json]
 
-A few layers of Qwen2.5-7B's shapes are written with random words (AWQ, GPTQ, and converted), with as large a part of
-its embedding and head, read once so that they are cached, and loaded. Seconds are given for that part and, in
+A few layers of Qwen2.5-7B's shapes are written with random words (AWQ, GPTQ, converted, and a converted copy that was
+moved and so is checked), with as large a part of its embedding and head, read once so that they are cached, and loaded. Seconds are given for that part and, in
 proportion, for the model with all 28 layers; and the same for reading them as a GPU takes them, with nothing unpacked.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -137,6 +138,7 @@ def main() -> None:
         (folder / "converted").mkdir()
         list(convert(open_checkpoint(folder / "awq"), "awq", folder / "converted"))
         found["converted"] = load(folder / "converted")
+        found["converted and moved"] = load(shutil.copytree(folder / "converted", folder / "moved"))
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "benchmarks/load-4bit.json")
     out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))

@@ -38,9 +38,9 @@ def command(model: ModelOptions, output: str | None, as_json: bool) -> int:
     """Write a copy of a 4-bit model in the order of the kernels.
 
     For slow disks and for shipping: the original loads just as well, only later. The copy takes as much room
-    again, is verified while it is written and whenever it is read, and runs on every device. Without -o it
-    lies in our cache, and every command that names the model uses it; 'llmrs rm --converted' removes it.
-    Prints the folder.
+    again and runs on every device. It is verified while it is written, and whenever it is read where it was
+    moved or changed since. Without -o it lies in our cache, and every command that names the model uses it;
+    'llmrs rm --converted' removes it, and the same command once more verifies it anew. Prints the folder.
 
     \b
       llmrs convert qwen2.5-7b-awq
@@ -104,11 +104,10 @@ def _write(
 
 def _is_good(folder: Path) -> bool:
     """Whether a converted checkpoint is whole: every weight is read and checked."""
-    from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.engine.weights.convert import check_converted
 
     try:
-        for parameter in open_checkpoint(folder).parameters.values():
-            parameter.read()
+        check_converted(folder)
     except ModelError:
         return False
     return True

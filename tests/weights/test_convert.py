@@ -23,7 +23,7 @@ from llmrs_cli.engine.forced import load
 from llmrs_cli.engine.verify import forced_logits
 from llmrs_cli.engine.weights import manifest as manifests
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
-from llmrs_cli.engine.weights.convert import check_convertible, convert, key_of
+from llmrs_cli.engine.weights.convert import check_converted, check_convertible, convert, key_of
 from llmrs_cli.engine.weights.folder import lock_folder, new_folder
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.engine.weights.manifest import StoredWeight, read_manifest
@@ -197,6 +197,39 @@ def test_the_damaged_weight_is_named(copy: Path) -> None:
     assert caught.value.hint == "Convert the model again."
 
 
+def damaged_under_its_stamp(folder: Path) -> None:
+    """A bit of a weight turned by the disk: no time of the file's changes."""
+    path = folder / "layer-0000.safetensors"
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(before.st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(before.st_size // 2)
+        file.write(bytes([byte ^ 1]))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_what_was_proved_is_not_summed_again_until_it_is_moved_or_told_to(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy where it was written loads as its source does; elsewhere, damage of the way is found."""
+    own = converted(source, tmp_path / "own")
+    check_converted(own)
+    with monkeypatch.context() as patch:
+        patch.setattr("llmrs_cli.engine.weights.pieces.digest", lambda values: pytest.fail("summed again"))
+        use(own)
+    damaged_under_its_stamp(own)
+    with pytest.raises(ModelError, match="is not what was written"):
+        check_converted(own)
+    with pytest.raises(ModelError, match="is not what was written"):
+        use(shutil.copytree(own, tmp_path / "moved"))
+
+
+def test_only_a_converted_checkpoint_can_be_checked(source: Path) -> None:
+    with pytest.raises(ModelError, match="is no converted checkpoint"):
+        check_converted(source)
+
+
 def test_a_copy_for_another_version_says_so(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manifests, "LAYOUT", 2)
     with pytest.raises(ModelError, match="for another version of llmrs"):
@@ -230,10 +263,12 @@ UP = "model.layers.0.mlp.up_proj.weight"
         lambda v: v["weights"][UP].update(kind="packed4"),
         lambda v: v["weights"][UP].update(kind="magic"),
         lambda v: v["weights"][UP].update(pieces={}),
-        lambda v: v["weights"][UP]["pieces"].update(inputs={"file": "rest.safetensors", "sha256": ""}),
+        lambda v: v["weights"][UP]["pieces"].update(inputs={"file": "rest.safetensors", "digest": ""}),
         lambda v: v["weights"][UP]["pieces"]["tiles"].update(file="../x.safetensors"),
         lambda v: v["weights"].pop(UP),
         lambda v: v["files"].update({"../../etc/passwd": ""}),
+        lambda v: v["stamps"].update({"rest.safetensors": [1]}),
+        lambda v: v["stamps"].update({"rest.safetensors": [1, 2, "x"]}),
     ],
 )
 def test_a_manifest_that_makes_no_sense_is_refused_without_a_crash(copy: Path, change: Any) -> None:

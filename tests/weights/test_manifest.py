@@ -23,7 +23,7 @@ from llmrs_cli.engine.weights.manifest import (
 from llmrs_cli.errors import ModelError
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=1, max_size=8)
-PIECES = st.builds(Piece, file=NAMES, sha256=st.text("0123456789abcdef", max_size=8))
+PIECES = st.builds(Piece, file=NAMES, digest=st.text("0123456789abcdef", max_size=8))
 WEIGHTS = st.builds(
     StoredWeight,
     shape=st.lists(st.integers(1, 10**6), min_size=1, max_size=2).map(tuple),
@@ -38,12 +38,14 @@ MANIFESTS = st.builds(
     identity=NAMES,
     weights=st.dictionaries(NAMES, WEIGHTS, max_size=4),
     files=st.dictionaries(NAMES, NAMES, max_size=4),
+    stamps=st.dictionaries(NAMES, st.tuples(*3 * [st.integers(0, 2**63)]), max_size=4),
 )
 ONE = Manifest(
     "name",
     "identity",
     {"w": StoredWeight((4, 32), "4-bit", "tiles", 32, {"tiles": Piece("rest.safetensors", "ab")})},
     {"config.json": "cd"},
+    {"rest.safetensors": (1, 2, 3)},
 )
 
 
@@ -62,6 +64,7 @@ def test_any_manifest_is_read_as_it_was_written(tmp_path: Path, manifest: Manife
         replace(ONE, files={"config.json": "ce"}),
         replace(ONE, files={}),
         replace(ONE, weights={}),
+        replace(ONE, stamps={"rest.safetensors": (1, 2, 4)}),
         replace(ONE, weights={"w": replace(ONE.weights["w"], group=64)}),
         replace(ONE, weights={"w": replace(ONE.weights["w"], shape=(32, 4))}),
         replace(ONE, weights={"w": replace(ONE.weights["w"], pieces={"tiles": Piece("x", "ab")})}),

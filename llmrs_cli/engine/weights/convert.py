@@ -14,16 +14,24 @@ from pathlib import Path
 import numpy as np
 
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
+from llmrs_cli.engine.weights.checksum import digest
 from llmrs_cli.engine.weights.companions import CONFIG, copy_companions, plain_config, write_json
-from llmrs_cli.engine.weights.files import shown
+from llmrs_cli.engine.weights.files import DataFile, shown
 from llmrs_cli.engine.weights.load import check_parameters
-from llmrs_cli.engine.weights.manifest import VERSION, Manifest, Piece, StoredWeight, write_manifest
+from llmrs_cli.engine.weights.manifest import (
+    VERSION,
+    Manifest,
+    Piece,
+    StoredWeight,
+    read_manifest,
+    write_manifest,
+)
 from llmrs_cli.engine.weights.packed import Packed4, Permuted4, Weight
 from llmrs_cli.engine.weights.parameters import Parameter
 from llmrs_cli.engine.weights.pieces import (
     DTYPES,
     Pieces,
-    digest,
+    converted_parameters,
     stored_parameters,
     tensor_name,
     to_pieces,
@@ -72,8 +80,19 @@ def convert(checkpoint: Checkpoint, name: str, folder: Path) -> Iterator[int]:
     copy_companions(checkpoint, folder)
     small = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".safetensors")
     files = {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in small}
-    write_manifest(folder, Manifest(name, checkpoint.identity, weights, files))
+    stamps = {path.name: DataFile.open(path).stamp for path in sorted(folder.glob("*.safetensors"))}
+    write_manifest(folder, Manifest(name, checkpoint.identity, weights, files, stamps))
     check_parameters(open_checkpoint(folder))
+
+
+def check_converted(folder: Path) -> None:
+    """Read all of a converted checkpoint against its digests; raises ModelError naming what is damaged."""
+    checkpoint, manifest = open_checkpoint(folder), read_manifest(folder)
+    if manifest is None:
+        raise ModelError(f"{shown(folder)} is no converted checkpoint.")
+    check_parameters(checkpoint)
+    for parameter in converted_parameters(folder, manifest, anew=True).values():
+        parameter.reader(stored=True)()
 
 
 def _by_file(parameters: Mapping[str, Parameter]) -> dict[str, dict[str, Parameter]]:
@@ -101,7 +120,7 @@ def _write_group(path: Path, parameters: Mapping[str, Parameter]) -> dict[str, S
         for name, values in tensors.items():
             file.write(name, values)
     del tensors
-    for name, parameter in stored_parameters(path.parent, stored).items():
+    for name, parameter in stored_parameters(path.parent, stored, {}).items():
         if not _same(parameter.read(), weights[name]):
             raise LlmrsError(f"{shown(path)} was not written as it should be.", hint="Check the disk.")
     return stored

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from llmrs_cli.errors import DoesNotFitError, ModelError, quoted
 
 Bytes = NDArray[np.uint8]
+Stamp = tuple[int, int, int]
+"""Of a file: inode, size, time of the last change in ns."""
 CHUNK = 1 << 26
 """Bytes asked of the system at once."""
 MAX_JSON = 64 << 20
@@ -47,8 +49,7 @@ class DataFile:
 
     path: Path
     size: int
-    stamp: tuple[int, int, int]
-    """Inode, size, time of the last change in ns."""
+    stamp: Stamp
 
     @classmethod
     def open(cls, path: Path) -> DataFile:
@@ -112,7 +113,7 @@ class DataFile:
         )
 
 
-def _stamp(found: os.stat_result) -> tuple[int, int, int]:
+def _stamp(found: os.stat_result) -> Stamp:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 

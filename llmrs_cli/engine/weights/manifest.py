@@ -1,11 +1,15 @@
-"""The manifest of a converted checkpoint: what it was made of, how each weight is stored, and a hash of everything.
+"""The manifest of a converted checkpoint: what it was made of, how each weight is stored, and a digest of everything.
 
     llmrs.json    {"format", "version", "layout", "made_by", "source": {"name", "identity"},
-                   "weights": {name: {"shape", "form", "kind", "group", "pieces": {piece: {"file", "sha256"}}}},
-                   "files": {name: sha256}, "seal"}
+                   "weights": {name: {"shape", "form", "kind", "group", "pieces": {piece: {"file", "digest"}}}},
+                   "files": {name: sha256}, "stamps": {file: [inode, bytes, ns]}, "seal"}
 
 The seal is the hash of all else in the manifest, so that damage anywhere is found: in a weight when it is
 read, elsewhere when the checkpoint is opened. It keeps out accidents, not forgers.
+
+Stamps are those of the files of weights when they had been read back and compared. While a file has its stamp
+it is what was written, as far as the system knows, and is not summed again: downloads are trusted in the same
+way. A copy that was moved to another disk or machine, or that was changed, has other stamps.
 """
 
 from __future__ import annotations
@@ -19,12 +23,12 @@ from typing import Any
 
 from llmrs_cli import __version__
 from llmrs_cli.engine.weights.companions import write_json
-from llmrs_cli.engine.weights.files import read_object, shown
+from llmrs_cli.engine.weights.files import Stamp, read_object, shown
 from llmrs_cli.errors import ModelError
 from llmrs_cli.kernels.marlin_layout import VERSION as LAYOUT
 
 MANIFEST = "llmrs.json"
-FORMAT, VERSION = "llmrs converted checkpoint", 1
+FORMAT, VERSION = "llmrs converted checkpoint", 2
 CONVERT_AGAIN = "Convert the model again."
 
 
@@ -33,7 +37,8 @@ class Piece:
     """One stored tensor of a weight."""
 
     file: str
-    sha256: str
+    digest: str
+    """See `checksum.digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ class Manifest:
     weights: Mapping[str, StoredWeight]
     files: Mapping[str, str]
     """Small files and their hashes."""
+    stamps: Mapping[str, Stamp]
+    """Files of weights as they were when they had been proved."""
 
     def seal(self) -> str:
         """Hexadecimal; changes with anything in the manifest."""
@@ -106,13 +113,14 @@ def _as_json(manifest: Manifest) -> dict[str, Any]:
                 "kind": weight.kind,
                 "group": weight.group,
                 "pieces": {
-                    piece: {"file": place.file, "sha256": place.sha256}
+                    piece: {"file": place.file, "digest": place.digest}
                     for piece, place in weight.pieces.items()
                 },
             }
             for name, weight in manifest.weights.items()
         },
         "files": dict(manifest.files),
+        "stamps": {file: list(stamp) for file, stamp in manifest.stamps.items()},
     }
 
 
@@ -123,13 +131,18 @@ def _from_json(values: Mapping[str, Any]) -> Manifest:
             form=str(entry["form"]),
             kind=str(entry["kind"]),
             group=int(entry["group"]),
-            pieces={piece: Piece(str(p["file"]), str(p["sha256"])) for piece, p in entry["pieces"].items()},
+            pieces={piece: Piece(str(p["file"]), str(p["digest"])) for piece, p in entry["pieces"].items()},
         )
         for name, entry in values["weights"].items()
     }
     source = values["source"]
-    files = {str(name): str(digest) for name, digest in values["files"].items()}
-    return Manifest(str(source["name"]), str(source["identity"]), weights, files)
+    files = {str(name): str(found) for name, found in values["files"].items()}
+    stamps = {str(file): _stamp(*stamp) for file, stamp in values["stamps"].items()}
+    return Manifest(str(source["name"]), str(source["identity"]), weights, files, stamps)
+
+
+def _stamp(inode: int, size: int, changed: int) -> Stamp:
+    return int(inode), int(size), int(changed)
 
 
 def _seal(values: Mapping[str, Any]) -> str:

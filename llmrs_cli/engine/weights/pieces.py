@@ -6,7 +6,8 @@
     packed4    "codes", "scales", "zeros" or "offsets"     what tiles cannot hold, in its canonical form
     packed8    "codes", "scales"
 
-and "inputs" too where columns were sorted. Every piece is checked against its hash when it is read.
+and "inputs" too where columns were sorted. A piece is checked against its digest when it is read,
+unless its file is still the one that was proved when it was written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from llmrs_cli.engine.weights.files import read_small, shown
+from llmrs_cli.engine.weights.checksum import digest
+from llmrs_cli.engine.weights.files import Stamp, read_small, shown
 from llmrs_cli.engine.weights.manifest import CONVERT_AGAIN, MANIFEST, Manifest, StoredWeight
 from llmrs_cli.engine.weights.packed import (
     Dense,
@@ -98,28 +100,33 @@ def from_pieces(stored: StoredWeight, pieces: Mapping[str, Array]) -> Stored:
 # -- a folder → parameters ------------------------------------------------------------------------------
 
 
-def converted_parameters(folder: Path, manifest: Manifest) -> dict[str, Parameter]:
+def converted_parameters(folder: Path, manifest: Manifest, *, anew: bool = False) -> dict[str, Parameter]:
     """Every weight of a converted checkpoint; only headers and small files are read.
 
-    Raises ModelError naming the file or the weight that is not as the manifest says.
+    `anew`: weights will be checked again whatever their files look like. Raises ModelError naming the file or the weight that is not as the manifest says.
     """
     for name, expected in manifest.files.items():
         if hashlib.sha256(read_small(folder / name)).hexdigest() != expected:
             raise ModelError(f"{shown(folder / name)} is not what was written.", hint=CONVERT_AGAIN)
-    return stored_parameters(folder, manifest.weights)
+    return stored_parameters(folder, manifest.weights, {} if anew else manifest.stamps)
 
 
-def stored_parameters(folder: Path, weights: Mapping[str, StoredWeight]) -> dict[str, Parameter]:
-    """The weights that lie in files of `folder`, read on demand. Raises ModelError as `converted_parameters`."""
+def stored_parameters(
+    folder: Path, weights: Mapping[str, StoredWeight], proved: Mapping[str, Stamp]
+) -> dict[str, Parameter]:
+    """The weights that lie in files of `folder`, read on demand; those of `proved` files without a check.
+
+    Raises ModelError as `converted_parameters`.
+    """
     tensors: Tensors = {}
     for file in sorted({piece.file for weight in weights.values() for piece in weight.pieces.values()}):
         if not _FILE.fullmatch(file):
             raise ModelError(f"{shown(folder / MANIFEST)} names {quoted(file)}, which is no file of ours.")
         tensors |= read_file(folder / file)
-    return {name: _parameter(name, weight, tensors) for name, weight in weights.items()}
+    return {name: _parameter(name, weight, tensors, proved) for name, weight in weights.items()}
 
 
-def _parameter(name: str, stored: StoredWeight, tensors: Tensors) -> Parameter:
+def _parameter(name: str, stored: StoredWeight, tensors: Tensors, proved: Mapping[str, Stamp]) -> Parameter:
     pieces = {piece: tensors.get(tensor_name(name, piece)) for piece in stored.pieces}
     found = {piece: tensor for piece, tensor in pieces.items() if tensor is not None}
     if len(found) < len(pieces) or not _is_as_said(stored, found):
@@ -127,7 +134,7 @@ def _parameter(name: str, stored: StoredWeight, tensors: Tensors) -> Parameter:
     nbytes = sum(tensor.nbytes for tensor in found.values())
     form = stored.form + (", in tiles" if stored.kind == "tiles" else "")
     names = tuple(tensor.name for tensor in found.values())
-    read = partial(_read, name, stored, found)
+    read = partial(_read, name, stored, found, proved)
     return Parameter(stored.shape, form, nbytes, names, lambda: canonical(read()), read)
 
 
@@ -168,11 +175,14 @@ def _packed_shapes(stored: StoredWeight) -> dict[str, tuple[tuple[str, ...], tup
     }
 
 
-def _read(name: str, stored: StoredWeight, tensors: Mapping[str, StoredTensor]) -> Stored:
+def _read(
+    name: str, stored: StoredWeight, tensors: Mapping[str, StoredTensor], proved: Mapping[str, Stamp]
+) -> Stored:
     pieces: Pieces = {}
     for piece, tensor in tensors.items():
         pieces[piece] = tensor.read()
-        if digest(pieces[piece]) != stored.pieces[piece].sha256:
+        known = tensor.file.stamp == proved.get(tensor.file.path.name)
+        if not known and digest(pieces[piece]) != stored.pieces[piece].digest:
             raise ModelError(
                 f"{quoted(name, 120)} in {shown(tensor.file.path)} is not what was written.",
                 hint=CONVERT_AGAIN,
@@ -181,8 +191,3 @@ def _read(name: str, stored: StoredWeight, tensors: Mapping[str, StoredTensor]) 
     if inputs is not None and not np.array_equal(np.sort(inputs), np.arange(stored.shape[1])):
         raise ModelError(f"The order of the inputs of {quoted(name, 120)} is none.", hint=CONVERT_AGAIN)
     return from_pieces(stored, pieces)
-
-
-def digest(values: Array) -> str:
-    """SHA-256 of the values as they lie in a file, in hexadecimal."""
-    return hashlib.sha256(np.ascontiguousarray(values).data).hexdigest()

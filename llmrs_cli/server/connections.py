@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -17,8 +18,10 @@ from llmrs_cli.server import settings
 from llmrs_cli.server.faults import HttpError
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.server.security import header_too_large
-from llmrs_cli.server.settings import MAX_BODY, MAX_CONNECTIONS, MAX_HEADER_BYTES
+from llmrs_cli.server.settings import MAX_BODY, MAX_CONNECTIONS, MAX_HEADER_BYTES, MAX_HEADERS, MAX_TARGET
 from llmrs_cli.server.sse import encode
+
+_BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
 def http_server(app: Any) -> uvicorn.Server:
@@ -49,6 +52,20 @@ class _Server(uvicorn.Server):
         yield
 
 
+class Reader(h11.Connection):
+    """Looks how large a header is before it is read: h11 by itself reads one of any size that comes in one piece, and
+    ten thousand lines would hold the loop for a tenth of a second."""
+
+    def next_event(self) -> Any:
+        if self.their_state is h11.IDLE:
+            data = self.trailing_data[0]
+            end = _BLANK_LINE.search(data)
+            size = len(data) if end is None else end.end()
+            if size > MAX_HEADER_BYTES + MAX_TARGET or data.count(b"\n", 0, size) > MAX_HEADERS + 2:
+                raise h11.RemoteProtocolError("The header is too large.", error_status_hint=431)
+        return super().next_event()
+
+
 class Connection(H11Protocol):
     """A connection whose client must send each header in time, and which its request can cut off.
 
@@ -61,6 +78,7 @@ class Connection(H11Protocol):
         self, config: Any, server_state: Any, app_state: dict[str, Any], _loop: Any = None, *, pace: Pace
     ) -> None:
         super().__init__(config, server_state, dict(app_state), _loop)
+        self.conn = Reader(h11.SERVER, MAX_HEADER_BYTES)
         self._pace = pace
         self._patience: asyncio.TimerHandle | None = None
         self._held: list[bytes] = []

@@ -7,7 +7,7 @@ U+2029, U+0085) are escaped, so that no reader sees half a document.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any
 
 import orjson
@@ -15,14 +15,19 @@ import orjson
 from llmrs_cli.errors import RequestError
 
 MAX_DEPTH = 64
+MAX_PARTS = 100_000
+"""Strings, names of fields among them, lists and objects. The longest conversation that is taken, if all of it were
+calls of tools, has some 70,000."""
+PIECE = 16 * 1024
+"""Bytes that are looked at in one go."""
 DONE = b"data: [DONE]\n\n"
 _SPLITTERS = {character.encode(): f"\\u{ord(character):04x}".encode() for character in "\u2028\u2029\x85"}
 
 
 def decode_body(data: bytes) -> Any:
-    """The JSON value of a body. Raises RequestError: not JSON (NaN and lone surrogates are not), or too deep."""
-    if _depth(data) > MAX_DEPTH:
-        raise RequestError(f"The body is nested more than {MAX_DEPTH} deep.", code="invalid_json")
+    """The JSON value of a body. Raises RequestError: not JSON (NaN and lone surrogates are not), or too deep, or of
+    so many parts that the objects would take far more memory than the body."""
+    _check_shape(data.replace(b"\\\\", b"").replace(b'\\"', b""))
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
@@ -81,23 +86,27 @@ def event(value: Any, name: str | None = None) -> bytes:
     return b"%bdata: %b\n\n" % (head, encode(value))
 
 
-def _depth(data: bytes) -> int:
-    """How deep brackets nest outside of strings; at most one more than is allowed."""
-    depth = deepest = 0
-    for part in _outside_strings(data):
-        for byte in part:
-            depth += byte in b"[{"
-            depth -= byte in b"]}"
-            deepest = max(deepest, depth)
-            if deepest > MAX_DEPTH:
-                return deepest
-    return deepest
+def _check_shape(data: bytes) -> None:
+    """Raise RequestError for too many parts or too deep a nesting of brackets outside of strings; `data` has no
+    escapes. It is looked at piece by piece, so that neither memory nor the interpreter's lock is held for long."""
+    parts, depth, inside = data.count(b'"') // 2, 0, 0
+    for start in range(0, len(data), PIECE):
+        between = data[start : start + PIECE].split(b'"')
+        brackets = b"".join(between[inside::2]).translate(_STEPS, _OTHERS)
+        parts += brackets.count(1)
+        if parts > MAX_PARTS:
+            raise _no_body(f"has more than {MAX_PARTS:,} strings, lists and objects")
+        depths = list(accumulate(memoryview(brackets).cast("b"), initial=depth))
+        if max(depths) > MAX_DEPTH:
+            raise _no_body(f"is nested more than {MAX_DEPTH} deep")
+        depth = depths[-1]
+        inside ^= (len(between) - 1) % 2
 
 
-_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+def _no_body(what: str) -> RequestError:
+    return RequestError(f"The body {what}.", code="invalid_json")
 
 
-def _outside_strings(data: bytes) -> list[bytes]:
-    """The brackets between strings, in order; an escaped quote does not end a string."""
-    pieces = data.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-    return [piece.translate(None, _BRACKETS) for piece in pieces[::2]]
+_OTHERS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")
+"""One up and one down, as signed bytes."""

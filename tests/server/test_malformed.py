@@ -8,8 +8,11 @@ import http.client
 import json
 import socket
 
+import h11
 import pytest
 
+from llmrs_cli.server.connections import Reader
+from llmrs_cli.server.settings import MAX_HEADER_BYTES, MAX_HEADERS
 from tests.helpers.served import Served
 from tests.server.test_wire_http import CHAT, HI, raw, request
 
@@ -121,6 +124,20 @@ def test_malformed_http_is_refused_in_our_words(
         assert response.status == expected
         assert json.loads(response.read())["error"]["code"] == code
     assert server.post(CHAT, HI).status == 200
+
+
+@pytest.mark.parametrize(
+    ("lines", "refused"), [(MAX_HEADERS, False), (MAX_HEADERS + 1, True), (10_000, True)]
+)
+def test_a_header_of_too_many_lines_is_not_even_read(lines: int, refused: bool) -> None:
+    reader = Reader(h11.SERVER, MAX_HEADER_BYTES)
+    reader.receive_data(GET.replace(b"\nHost: localhost", b"\nHost: a" + b"\r\nX: a" * (lines - 1)) + b"\r\n")
+    if refused:
+        with pytest.raises(h11.RemoteProtocolError) as error:
+            reader.next_event()
+        assert error.value.error_status_hint == 431
+    else:
+        assert isinstance(reader.next_event(), h11.Request)
 
 
 def test_a_body_that_breaks_after_its_answer_ends_the_connection(server: Served) -> None:

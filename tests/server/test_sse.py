@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.errors import RequestError
+from llmrs_cli.server import sse
 from llmrs_cli.server.sse import MAX_DEPTH, JsonList, decode_body, encode, encode_parts, event
 
 values = st.recursive(
@@ -45,8 +46,12 @@ def test_a_body_is_what_json_says(value: Any) -> None:
     assert decode_body(json.dumps(value).encode()) == value
 
 
+@pytest.mark.parametrize("piece", [1, 2, 3, 50, sse.PIECE])
 @pytest.mark.parametrize("nest", ["[%s]", '{"a": %s}', '[{"]": %s}]'])
-def test_depth_is_counted_outside_of_strings(nest: str) -> None:
+def test_depth_is_counted_outside_of_strings_wherever_pieces_are_cut(
+    nest: str, piece: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "PIECE", piece)
     text, depth = r'"[[[{\"\\"', 0
     step = nest.replace('"]"', "").count("[") + nest.count("{")
     while depth + step <= MAX_DEPTH:
@@ -54,6 +59,17 @@ def test_depth_is_counted_outside_of_strings(nest: str) -> None:
     decode_body(text.encode())
     with pytest.raises(RequestError, match="nested"):
         decode_body((nest % (nest % text)).encode())
+
+
+@pytest.mark.parametrize(
+    ("item", "parts"), [('"a"', 1), ('""', 1), (r'"\""', 1), (r'"[{\\"', 1), ("[]", 1), ('{"a": [1, 2]}', 3)]
+)
+def test_parts_have_a_greatest_number(item: str, parts: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_PARTS", 31)
+    whole = ", ".join([item] * (30 // parts))
+    assert len(decode_body(f"[{whole}]".encode())) == 30 // parts
+    with pytest.raises(RequestError, match="more than 31 strings, lists and objects"):
+        decode_body(f'[{whole}, "one more"]'.encode())
 
 
 def test_an_event_is_one_line_and_a_blank_one() -> None:

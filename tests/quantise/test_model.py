@@ -209,22 +209,33 @@ def test_a_gguf_file_becomes_a_folder_with_its_tokenizer_and_template(tmp_path: 
     assert None not in found.config.values()
 
 
-def test_a_model_takes_the_memory_of_two_layers(tmp_path: Path) -> None:
-    """Float32 copies of two layers at most, however many layers there are."""
-    model = TinyModel("llama", layers=5, ffn=1024, tokenizer=False, tied=True)
-    folder = write_tiny(tmp_path / "m", model)
-    checkpoint = open_checkpoint(folder)
+@pytest.mark.parametrize("vocab", [320, 60_000])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_model_takes_the_memory_of_two_layers(tmp_path: Path, tied: bool, vocab: int) -> None:
+    """Float32 copies of two layers at most from the first step on, however many layers and tokens there are."""
+    model = TinyModel("llama", layers=3, ffn=1024, tokenizer=False, tied=tied, vocab=vocab)
+    checkpoint = open_checkpoint(write_tiny(tmp_path / "m", model))
     layer = sum(checkpoint.parameters[f"model.layers.0.{m}.weight"].nbytes for m in LINEARS) * 2
     (tmp_path / "q").mkdir()
-    running = quantise_model(checkpoint, tmp_path / "q", [IDS], Recipe(32, False))
-    next(running)
     tracemalloc.start()
     try:
-        list(running)
+        list(quantise_model(checkpoint, tmp_path / "q", [IDS], Recipe(32, False)))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak < 2 * layer + (2 << 20)
+
+
+@pytest.mark.parametrize("model", [TinyModel("llama", tied=True), TinyModel("qwen2")], ids=["tied", "untied"])
+def test_slabs_of_any_height_give_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: TinyModel
+) -> None:
+    folder = write_tiny(tmp_path / "m", model)
+    errors = quantised(folder, tmp_path / "whole")
+    monkeypatch.setattr("llmrs_cli.engine.quantise.model.SLAB", 7 * model.hidden + 1)
+    assert quantised(folder, tmp_path / "slabs") == errors
+    first, second = (tmp_path / name / "model.safetensors" for name in ("whole", "slabs"))
+    assert first.read_bytes() == second.read_bytes()
 
 
 # -- what cannot be -------------------------------------------------------------------------------------

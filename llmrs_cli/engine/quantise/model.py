@@ -1,11 +1,12 @@
 """A whole model into 4 bits, a layer at a time: read, run over the calibration text, quantised, written, dropped.
 
 At most one layer is held in float32, beside the residual streams of the calibration text and statistics of
-the layer's inputs.
+the layer's inputs. Embedding and head, whose vocabulary may be larger than a layer, pass by some rows at a time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +18,19 @@ from llmrs_cli.engine.model.names import in_layer
 from llmrs_cli.engine.model.rope import rope_tables
 from llmrs_cli.engine.quantise.files import awq_tensors, entries, metadata, write_small_files
 from llmrs_cli.engine.quantise.layer import no_inputs, read_layer
+from llmrs_cli.engine.quantise.rounding import Values
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from llmrs_cli.engine.weights.files import shown
 from llmrs_cli.engine.weights.load import check_parameters
-from llmrs_cli.engine.weights.packed import Dense, Weight
+from llmrs_cli.engine.weights.packed import Weight
 from llmrs_cli.engine.weights.store import SINGLE
 from llmrs_cli.engine.weights.writing import TensorFile
 from llmrs_cli.errors import ModelError, UsageError, quoted
 
 GROUPS = (128, 64, 32)
 """Group sizes that others read too; the first that fits is the default."""
-_SLAB_ROWS = 4096
+SLAB = 1 << 18
+"""Values of an embedding or a head that are held at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +89,10 @@ def quantise_model(
         walk = _Walk(checkpoint, file, windows, recipe)
         for number in range(checkpoint.spec.layers):
             yield walk.layer(number)
-        write_dense(file, names.NORM, checkpoint.parameters[names.NORM].read())
-        if not checkpoint.spec.tied_head:
-            write_dense(file, names.HEAD, checkpoint.parameters[names.HEAD].read())
+        others = [names.NORM] if checkpoint.spec.tied_head else [names.NORM, names.HEAD]
+        for name in others:
+            for first, rows in _slabs(checkpoint, name):
+                write_half(file, name, rows.dequantise(), first)
     write_small_files(checkpoint, folder, recipe.group)
     check_parameters(open_checkpoint(folder))
 
@@ -102,9 +106,7 @@ class _Walk:
         self._checkpoint, self._file, self._recipe = checkpoint, file, recipe
         cos, sin = rope_tables(checkpoint.spec, max(len(window) for window in windows))
         self._rope = cos, sin
-        table = checkpoint.parameters[names.EMBEDDING].read()
-        self._streams = [table.rows(np.asarray(window, np.int64)).dequantise() for window in windows]
-        write_dense(file, names.EMBEDDING, table)
+        self._streams = _embed(checkpoint, file, windows)
 
     def layer(self, number: int) -> float:
         """Quantise and write one layer; the relative error of what it adds."""
@@ -116,19 +118,36 @@ class _Walk:
             for piece, values in awq_tensors(matrix).items():
                 self._file.write(in_layer(number, f"{module}.{piece}"), values)
         for name, vector in layer.vectors().items():
-            write_dense(self._file, in_layer(number, name), Dense(vector))
+            write_half(self._file, in_layer(number, name), vector)
         change = layer.forward(self._streams[0], self._rope) - added[0]
         for x, y in zip(self._streams, added, strict=True):
             x += y
         return float(np.linalg.norm(change) / max(float(np.linalg.norm(added[0])), 1e-30))
 
 
-def write_dense(file: TensorFile, name: str, weight: Weight) -> None:
-    """A tensor in float16, some rows at a time. Raises ModelError for values that it cannot hold."""
-    for first in range(0, weight.shape[0], _SLAB_ROWS):
-        values = weight.rows(slice(first, first + _SLAB_ROWS)).dequantise()
-        with np.errstate(over="ignore"):
-            narrow = values.astype(np.float16)
-        if not np.isfinite(narrow).all():
-            raise ModelError(f"{quoted(name, 120)} holds values that float16 cannot.")
-        file.write(name, narrow, first)
+def _embed(checkpoint: Checkpoint, file: TensorFile, windows: Sequence[Sequence[int]]) -> list[Values]:
+    """Write the embedding; the rows (T, C) that each window's tokens take of it."""
+    ids = [np.asarray(window, np.int64) for window in windows]
+    streams = [np.empty((len(window), checkpoint.spec.hidden), np.float32) for window in windows]
+    for first, rows in _slabs(checkpoint, names.EMBEDDING):
+        values = rows.dequantise()
+        write_half(file, names.EMBEDDING, values, first)
+        for window, stream in zip(ids, streams, strict=True):
+            here = (first <= window) & (window < first + len(values))
+            stream[here] = values[window[here] - first]
+    return streams
+
+
+def _slabs(checkpoint: Checkpoint, name: str) -> Iterator[tuple[int, Weight]]:
+    """Rows of a parameter of about SLAB values, each slab with the number of its first row."""
+    parameter = checkpoint.parameters[name]
+    return parameter.slabs(max(1, SLAB // math.prod(parameter.shape[1:])))
+
+
+def write_half(file: TensorFile, name: str, values: Values, first: int = 0) -> None:
+    """Rows of a tensor in float16, from row `first` on. Raises ModelError for values that it cannot hold."""
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float16)
+    if not np.isfinite(narrow).all():
+        raise ModelError(f"{quoted(name, 120)} holds values that float16 cannot.")
+    file.write(name, narrow, first)

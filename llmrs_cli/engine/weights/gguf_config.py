@@ -9,6 +9,7 @@ Source: docs/gguf.md of ggml-org/ggml, gguf-py/gguf/constants.py of ggml-org/lla
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -158,7 +159,19 @@ def gguf_parameters(gguf: Gguf, spec: ModelSpec) -> dict[str, Parameter]:
 
 def _parameter(tensor: GgufTensor, order: NDArray[np.int64] | None) -> Parameter:
     form = _FORMS.get(tensor.format.name, tensor.format.name)
-    return Parameter(tensor.shape, form, tensor.nbytes, (tensor.name,), lambda: _read(tensor, order))
+    in_place = order is None and len(tensor.shape) == 2
+    return Parameter(
+        tensor.shape,
+        form,
+        tensor.nbytes,
+        (tensor.name,),
+        lambda: _read(tensor, order),
+        read_rows=partial(_rows, tensor) if in_place else None,
+    )
+
+
+def _rows(tensor: GgufTensor, chosen: slice) -> Weight:
+    return canonical(tensor.format, tensor.rows(chosen), (chosen.stop - chosen.start, tensor.shape[1]))
 
 
 def _read(tensor: GgufTensor, order: NDArray[np.int64] | None) -> Weight:

@@ -5,7 +5,7 @@ Every format ends here: a parameter may be one stored tensor or several (4-bit c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from llmrs_cli.engine.weights.packed import Dense, Stored, Weight
@@ -29,6 +29,18 @@ class Parameter:
     read_stored: Callable[[], Stored] | None = None
     """The same, but 4-bit codes as the file holds them (`Words4`, `Tiles4`); None: no other way than `read`."""
 
+    read_rows: Callable[[slice], Weight] | None = None
+    """Read the rows first … last - 1 alone; None: its rows do not lie together."""
+
+    def slabs(self, height: int) -> Iterator[tuple[int, Weight]]:
+        """At most `height` rows after the other, each with the number of its first.
+
+        Only those are read, but where its rows do not lie together, all.
+        """
+        read = self.read().rows if self.read_rows is None else self.read_rows
+        for first in range(0, self.shape[0], height):
+            yield first, read(slice(first, min(first + height, self.shape[0])))
+
     def reader(self, *, stored: bool) -> Callable[[], Stored]:
         """How to read it; with `stored` as the file holds it, where there is such a way."""
         return self.read_stored if stored and self.read_stored is not None else self.read
@@ -49,4 +61,11 @@ def dense_parameter(tensor: StoredTensor) -> Parameter:
             f"Tensor {quoted(tensor.name, 120)} has dtype {tensor.dtype}; we run {', '.join(_FORMS)}."
         )
     form = _FORMS[tensor.dtype]
-    return Parameter(tensor.shape, form, tensor.nbytes, (tensor.name,), lambda: Dense(tensor.read()))
+    return Parameter(
+        tensor.shape,
+        form,
+        tensor.nbytes,
+        (tensor.name,),
+        lambda: Dense(tensor.read()),
+        read_rows=lambda chosen: Dense(tensor.rows(chosen)),
+    )

@@ -5,7 +5,7 @@
 Runs each target, prints its figures and compares them with its bounds; the status is 1 if one is missed. In the
 file, targets that are not run keep their figures, and a note that somebody wrote there stays; `nice` is the priority
 at which one ran. L6, L8 and L9 are tests, L8 with twenty times their examples and with the fuzzer (`pip install
-atheris`) for a minute on each reader. `--slice` is what CI runs: L1 to L5 and L7 in small. It enforces what does not
+atheris`) for a minute on each reader. `--slice` is what CI runs: all but these three in small. It enforces what does not
 depend on how busy the machine is (failures, equal answers, leaks), and only reports times. `--nightly` is the long
 form of those that have one, the soak, the fuzzer and L9: an hour or so each.
 
@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import random
+import signal
 import socket
 import statistics
 import subprocess
@@ -28,21 +29,28 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fuzz
-from benchmarks.watched_server import NAME, Setup, Watched, anonymous, runs
+from benchmarks import broken_engine, fuzz
+from benchmarks import hostile_bytes as hostile
+from benchmarks.watched_server import NAME, Setup, Watched, anonymous, runs, until
 from llmrs_cli.server.load import percentile, series
 from llmrs_cli.server.load_client import Answer, complete
+from llmrs_cli.server.run import listen
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 MODEL = TinyModel(vocab=512, hidden=64, ffn=128, context=2048, tokenizer=True)
 MIB = 2**20
 ROUNDS = 3
 """Of those that measure milliseconds."""
+NAPS = 4
+"""Seconds in which idle threads of the CPU backend still look for work now and then, so that an engine which hangs does
+not yet look as if it did."""
+REFUSED = (b"", b"HTTP/1.1 4")
+"""How an answer to what is no request begins: not at all, if the connection was cut."""
 
 
 @dataclass
@@ -344,6 +352,53 @@ def _packed(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+async def hostile_bytes(size: Size) -> Result:
+    """hostile: bytes that are no requests; they are refused, memory stays, and others are not slower for it."""
+    result, seconds = Result(), size.of(30, 3) / 10
+    latencies = list[float]()
+
+    async def others(server: Watched) -> None:
+        while True:
+            answer = await ask(server, body([1, 2], 4))
+            result.figures["failed"] += answer.error is not None
+            latencies.append(1e3 * (answer.ended - answer.began))
+
+    def p95() -> float:
+        found = percentile(sorted(latencies), 95)
+        latencies.clear()
+        return found
+
+    result.figures["failed"] = 0
+    with Watched(size.setup(16)) as server:
+        await server.ready()
+        place = server.target.host, server.target.port
+        asking = asyncio.create_task(others(server))
+        await asyncio.sleep(1)
+        latencies.clear()
+        await asyncio.sleep(seconds)
+        result.figures["p95_alone_ms"] = round(p95(), 2)
+        for name, make in hostile.ATTACKS.items():
+            data, wrong = make(), 0
+            before, end = server.forget_peak(), time.monotonic() + seconds
+            while time.monotonic() < end:
+                got = await hostile.send(*place, data)
+                right = got.count(b"HTTP/1.1 200 ") == 1000 if name == "pipelined" else got[:10] in REFUSED
+                wrong += not right
+            result.bound(f"{name}_wrong", wrong, 0)
+            result.bound(f"{name}_grown_mib", (server.peak() - before) / MIB, 16)
+            size.timed(result, f"{name}_p95_ms", p95(), 50)
+        dripping = [
+            asyncio.create_task(hostile.drip(*place, data, 0.05)) for data in hostile.SLOW for _ in range(32)
+        ]
+        await asyncio.sleep(2 * seconds)
+        size.timed(result, "slow_p95_ms", p95(), 50)
+        for task in (asking, *dripping):
+            task.cancel()
+        await asyncio.gather(asking, *dripping, return_exceptions=True)
+    result.bound("failed", result.figures["failed"], 0)
+    return result
+
+
 async def kill_loop(size: Size) -> Result:
     """L6: a batch that is killed fifty times loses and repeats nothing."""
     return _tests("tests/cli/test_batch_kills.py")
@@ -369,6 +424,51 @@ async def lifecycle(size: Size) -> Result:
             result.bound("left_behind", int(runs(child)), 0)
     result.figures["median_start_seconds"] = round(statistics.median(starts), 2)
     size.timed(result, "slowest_stop_seconds", max(stops), 1)
+    return result
+
+
+async def faults(size: Size) -> Result:
+    """faults: an engine that breaks by an error, a silent end, a hang or a kill, and a server that is killed; every
+    request is told, the status says it, nothing is left, and the next server starts. A hang counts from when it is
+    one: after `--watchdog`."""
+    result, rng, watchdog = Result(), random.Random(8), 2.0
+    told, ended, started = dict[str, float](), list[float](), list[float]()
+    hows = (*broken_engine.HOWS, "kill", "server")
+    for number in range(size.of(20, 5)):
+        how = hows[number % len(hows)]
+        mark = Path(size.folder).with_name(f"broke-{number}")
+        setup = replace(size.setup(4), watchdog=watchdog)
+        if how in broken_engine.HOWS:
+            broken = (sys.executable, "-m", "benchmarks.broken_engine")
+            setup = replace(setup, command=(*broken, how, str(rng.randrange(5, 60)), str(mark)))
+        began = time.monotonic()
+        with Watched(setup) as server:
+            await server.ready()
+            started.append(time.monotonic() - began)
+            child = server.child
+            asked = [asyncio.create_task(ask(server, body(p, 1500))) for p in prompts(8, 24, seed=number)]
+            if how in ("kill", "server"):
+                while await server.metric("num_requests_running") < 4:
+                    await asyncio.sleep(0.02)
+                mark.write_text(str(time.monotonic()))
+                os.kill(child if how == "kill" else server.process.pid, signal.SIGKILL)
+            answers = await asyncio.gather(*asked)
+            status = await asyncio.to_thread(server.process.wait, 60)
+            struck = float(mark.read_text()) + (watchdog if how == "sleep" else 0)
+            ended.append(time.monotonic() - struck)
+            if how != "server":
+                told[how] = max(told.get(how, 0.0), *(answer.ended - struck for answer in answers))
+                silent = sum("engine" not in (answer.error or "") for answer in answers)
+                result.bound("untold", silent + result.figures.get("untold", 0), 0)
+            wrong = int(status != (-9 if how == "server" else 8))
+            result.bound("wrong_status", wrong + result.figures.get("wrong_status", 0), 0)
+            await until(lambda child=child: not runs(child))  # type: ignore[misc]
+            listen("127.0.0.1", server.target.port).close()  # the address is free
+    result.figures["rounds"] = len(ended)
+    for how, seconds in told.items():
+        size.timed(result, f"{how}_told_seconds", seconds, 1 if how != "sleep" else NAPS)
+    size.timed(result, "slowest_end_seconds", max(ended), 5)
+    result.figures["median_start_seconds"] = round(statistics.median(started), 2)
     return result
 
 
@@ -406,8 +506,10 @@ TARGETS: dict[str, Callable[[Size], Coroutine[Any, Any, Result]]] = {
     "L8": generated_requests,
     "L9": stateful,
     "bodies": large_bodies,
+    "hostile": hostile_bytes,
+    "faults": faults,
 }
-SLICE = ("L1", "L2", "L3", "L4", "L5", "L7")
+SLICE = ("L1", "L2", "L3", "L4", "L5", "L7", "bodies", "hostile", "faults")
 NIGHTLY = ("L5", "L8", "L9")
 
 

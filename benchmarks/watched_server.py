@@ -50,6 +50,7 @@ class Setup:
     command: tuple[str, ...] = CHILD
     """What runs the engine."""
     deterministic: bool = False
+    watchdog: float = 60.0
 
 
 class Window:
@@ -175,6 +176,15 @@ class Watched:
         """Bytes that the server and its engine hold and share with nobody, in memory or swapped out."""
         return sum(map(anonymous, (self.process.pid, self.child)))
 
+    def forget_peak(self) -> int:
+        """Bytes of memory that the server, without its engine, has in use; `peak` counts from now on."""
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        return self.peak()
+
+    def peak(self) -> int:
+        """The most bytes that it had in use since then."""
+        return _memory(self.process.pid, "VmHWM")
+
     def cpu_seconds(self) -> float:
         """CPU time of the server without the engine's process."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -199,8 +209,12 @@ def runs(pid: int) -> bool:
 
 def anonymous(pid: int) -> int:
     """Bytes that a process shares with nobody."""
+    return _memory(pid, "RssAnon", "VmSwap")
+
+
+def _memory(pid: int, *names: str) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon", "VmSwap")))
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
 
 def main() -> None:
@@ -220,7 +234,8 @@ def main() -> None:
     with socket.socket(fileno=int(sys.argv[2])) as listener:
         listener.setblocking(False)
         try:
-            status = run.serve(listener, ServerSettings((NAME,), queue=setup.queue), load, tell, quiet=True)
+            settings = ServerSettings((NAME,), queue=setup.queue, watchdog=setup.watchdog)
+            status = run.serve(listener, settings, load, tell, quiet=True)
         except LlmrsError as error:
             print(f"server: {error.message}", file=sys.stderr)
             status = error.exit_code

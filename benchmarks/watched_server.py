@@ -63,7 +63,7 @@ class Window:
         """How late each look was, as far as the loop's thread computed meanwhile: late on whatever machine."""
         self._task: asyncio.Task[None] | None = None
 
-    def open(self, _: object) -> None:
+    def open(self, *_: object) -> None:
         """Begin to look; called in the event loop."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._show)
         self._task = asyncio.create_task(self._feel())

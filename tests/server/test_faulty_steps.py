@@ -91,7 +91,7 @@ def test_health_says_so_once_the_engine_has_not_moved_for_too_long(
     with run.listen("127.0.0.1", 0) as listener, ThreadPoolExecutor(1) as client:
         watching: list[Any] = []
 
-        def ready(_: Any) -> None:
+        def ready(*_: Any) -> None:
             loop, place = asyncio.get_running_loop(), services[0].place()
             place.__enter__()
 

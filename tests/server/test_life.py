@@ -1,4 +1,4 @@
-"""A server's life: what it needs to start, what it says while it loads, and every way in which it ends."""
+"""A server's life: what it says while it loads, and every way in which it ends."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ import http.client
 import os
 import resource
 import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
-from llmrs_cli.cli import serve as serve_command
-from llmrs_cli.cli.models import Chosen, model_named
-from llmrs_cli.cli.root import root
-from llmrs_cli.errors import ModelError
 from llmrs_cli.server.run import OPEN_FILES, allow_files, listen
 from tests.helpers.script_model import write_script_model
 from tests.helpers.served import PATIENCE, Reply, Served, served, wait_until
@@ -207,33 +199,6 @@ def test_a_client_may_come_while_the_model_loads(script_model: Path, tmp_path: P
         assert server.get("/health/live").json == {"status": "ready"}
 
 
-def test_a_client_may_come_while_the_model_is_being_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
-    heard: list[tuple[str, int, str]] = []
-
-    def fetch(*_: Any) -> None:
-        for path in ("/health/live", "/health/ready", "/v1/models"):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("GET", path)
-            response = connection.getresponse()
-            heard.append((path, response.status, response.read().decode()))
-            connection.close()
-        raise ModelError("That was not the model.")
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    monkeypatch.setattr(serve_command, "choose", fetch)
-    assert serve("x", "--port", str(port), "--quiet").exit_code == 5
-    assert [(path, status) for path, status, _ in heard] == [
-        ("/health/live", 200),
-        ("/health/ready", 503),
-        ("/v1/models", 503),
-    ]
-    assert all("loading" in body for _, _, body in heard)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
-
-
 def test_with_a_key_only_its_owner_is_served(script_model: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first-secret\nsecond-secret\n")
@@ -242,88 +207,3 @@ def test_with_a_key_only_its_owner_is_served(script_model: Path, tmp_path: Path)
         assert server.get("/v1/models", {"Authorization": "Bearer second-secret"}).status == 200
         server.stop()
         assert "secret" not in server.errors.read_text()
-
-
-# -- what it needs to start ---------------------------------------------------------------------------
-
-
-def serve(*args: str, **env: str) -> Result:
-    return CliRunner(env={"LLMRS_DEVICE": "reference", "HF_HUB_OFFLINE": "1", **env}).invoke(
-        root, ["serve", *args]
-    )
-
-
-def test_a_port_in_use_is_known_before_anything_is_loaded() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        result = serve("./no-such-model", "--port", str(taken.getsockname()[1]))
-    assert result.exit_code == 2
-    assert "is in use" in result.stderr
-
-
-def test_an_address_that_is_not_ours_is_refused() -> None:
-    result = serve("./no-such-model", "--host", "203.0.113.1", "--port", "0", "--insecure-no-auth")
-    assert result.exit_code == 2
-    assert "Cannot listen on 203.0.113.1" in result.stderr
-
-
-def test_a_model_that_is_not_there_is_said(tmp_path: Path) -> None:
-    assert serve(str(tmp_path / "nothing"), "--port", "0").exit_code == 5
-
-
-def test_a_damaged_model_ends_the_server(tmp_path: Path, script_model: Path) -> None:
-    broken = tmp_path / "broken"
-    broken.mkdir()
-    for file in script_model.iterdir():
-        (broken / file.name).write_bytes(
-            file.read_bytes()[:-1000] if file.suffix == ".safetensors" else file.read_bytes()
-        )
-    run = subprocess.run(
-        [sys.executable, "-m", "llmrs_cli", "serve", str(broken), "--port", "0", "--device", "reference"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert run.returncode == 5
-    assert "Traceback" not in run.stderr
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_beyond_this_machine_a_key_is_needed(host: str) -> None:
-    result = serve("x", "--host", host)
-    assert result.exit_code == 2
-    assert "without a key" in result.stderr
-
-
-@pytest.mark.parametrize("content", ["", "\n", "short\n", "has a blank\n", "schlüssel-schlüssel\n"])
-def test_a_key_file_must_hold_good_keys(tmp_path: Path, content: str) -> None:
-    file = tmp_path / "keys"
-    file.write_text(content)
-    assert serve("x", "--api-key-file", str(file)).exit_code == 2
-
-
-def test_a_key_file_must_be_there(tmp_path: Path) -> None:
-    result = serve("x", "--api-key-file", str(tmp_path / "none"))
-    assert (result.exit_code, "Cannot read the key file" in result.stderr) == (2, True)
-
-
-def test_the_key_may_come_from_the_environment(tmp_path: Path) -> None:
-    # The key is good, so it is the model that is missing.
-    assert serve(str(tmp_path / "no"), "--port", "0", LLMRS_API_KEY="long-enough").exit_code == 5
-
-
-def test_a_model_is_listed_by_its_short_name_and_its_repository(tmp_path: Path) -> None:
-    def names(model: str) -> tuple[str, ...]:
-        return serve_command.served_names(Chosen(model_named(model), tmp_path, "cpu", None))
-
-    assert names("qwen2.5-3b") == ("qwen2.5-3b", "Qwen/Qwen2.5-3B-Instruct")
-    assert names("Qwen/Qwen2.5-3B-Instruct") == ("Qwen/Qwen2.5-3B-Instruct",)
-    assert names(str(tmp_path)) == (tmp_path.name,)
-
-
-def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve_command, "PACKAGES", ("a_package_that_is_not_there",))
-    result = serve("x")
-    assert result.exit_code == 2
-    assert "pip install" in result.stderr

@@ -21,7 +21,6 @@ from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from llmrs_cli.engine.limits import EngineLimits
     from llmrs_cli.server.settings import ServerSettings
     from llmrs_cli.text.generate import TextEngine
 
@@ -159,15 +158,15 @@ def _serve(
     with ExitStack() as loading:
         bar = loading.enter_context(terminal.working(f"Loading {chosen.name.text}"))
 
-        def ready(engine: TextEngine, limits: EngineLimits) -> None:
+        def ready(engine: TextEngine, tokens: int) -> None:
             loading.close()
             for note in engine.notes:
                 terminal.notice(note)
             terminal.notice(
-                f"{chosen.name.text} on {chosen.device}: context {limits.context}, {limits.rows} at once"
-                f" in a KV cache of {limits.pool_tokens} tokens, {engine.defaults}."
+                f"{chosen.name.text} on {chosen.device}: context {engine.context}, {engine.rows} at once"
+                f" in a KV cache of {tokens} tokens, {engine.defaults}."
             )
-            if rows is not None and limits.pool_tokens < limits.rows * FEW_TOKENS:
+            if rows is not None and tokens < rows * FEW_TOKENS:
                 terminal.notice(
                     "So many hardly find room in it: most will wait, or make way for others and be computed again."
                     " With --gpu-memory, or with --ctx too, it takes what memory there is."

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmrs_cli.engine.limits import EngineLimits
 from llmrs_cli.engine.weights.small_head import open_model
 from llmrs_cli.errors import EngineFault, ExitCode, UsageError
 from llmrs_cli.server.app import build_app
@@ -55,7 +54,9 @@ class Tell:
     """What the command line wants to hear; each is called in the event loop."""
 
     loading: Callable[[int, int], None]
-    ready: Callable[[TextEngine, EngineLimits], None]
+    """Bytes so far, and in all."""
+    ready: Callable[[TextEngine, int], None]
+    """The engine, and how many tokens its KV cache holds."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -182,7 +183,7 @@ class _Life:
         gc.collect()
         gc.freeze()  # tokenizer and code are here to stay: a collection that looked at them would hold the loop for 40 ms
         service.open(text)
-        self._tell.ready(text, engine.limits)
+        self._tell.ready(text, engine.limits.pool_tokens)
         return engine
 
     async def _drain(self, service: Service) -> int:

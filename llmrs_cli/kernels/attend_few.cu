@@ -2,8 +2,8 @@
 //
 // BLOCKS blocks serve one key head of one sequence, a cluster where they are several (Hopper). Their warps take turns at
 // the tiles of 16 tokens, so that a short context is read at once by many warps, and their sums meet in shared memory:
-// those of a block first, then those of the blocks, each of which writes its share of the columns. The first tiles are on
-// their way before wait_for_previous(). Nothing evens out contexts of different lengths (attend_decode.cu does).
+// those of a block first, which sends each block of the cluster its share of the columns, to be summed and written. The
+// first tiles are on their way before wait_for_previous(). Nothing evens out contexts of different lengths (attend_decode.cu does).
 //
 // It takes the qkv projection as it is: queries are normed and rotated on their way into registers; the warp that meets
 // the newest token norms and rotates its key, and stores key and value in their page (rope_store.cu does the same for
@@ -13,7 +13,7 @@
 // lets this one begin only then, so there is nothing to wait for but, at the end, that it is over too. Without the wait
 // a line in L1 may be of another layer or step: all that changes while a model runs is read from L2 (cp.async.cg, __ldcg).
 #include "attend_tile.cuh"
-#include "cluster.cuh"
+#include "cluster_barrier.cuh"
 #include "rotation.cuh"
 
 #ifndef WARPS
@@ -57,7 +57,12 @@ struct Meeting {
 };
 
 template <int BLOCKS> DEVICE void attend(const Step& p) {
-    extern __shared__ __align__(16) u8 shared[];  // [WARPS][STAGES] tiles; then sums of each warp at its first
+    extern __shared__ __align__(16) u8 shared[];  // [WARPS][STAGES] tiles, then sums of each warp at its first; `sent`
+    constexpr int SHARE = QUARTERS / BLOCKS;      // of the columns, that a block writes; sent with its row's max and mass
+    constexpr int SENT = (SHARE + 1) * 16;        // bytes of a row
+    static_assert(QUARTERS % BLOCKS == 0, "columns are shared out evenly");
+    u8* sent = shared + WARPS * STAGES * STAGE_BYTES;  // [BLOCKS][G] rows
+    const u32 all_sent = shared_address(sent + BLOCKS * p.group * SENT);  // a barrier
     constexpr int TURN = WARPS * BLOCKS;          // tiles from one of a warp to its next
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     const int rank = blockIdx.x % BLOCKS, head = blockIdx.x / BLOCKS, sequence = blockIdx.y, group = p.group;
@@ -69,6 +74,14 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
     const int context = __ldcg(p.contexts + sequence), token = __ldcg(p.query_start + sequence);
     const int* pages = p.tables + i64(__ldcg(p.rows + sequence)) * p.table_width;
     if (before == after) return;  // padding or a prompt: that the kernel before is over is known by those that decode
+    if constexpr (BLOCKS > 1) {
+        if (threadIdx.x == 0) {
+            barrier_init(all_sent, 1);
+            barriers_ready();
+            barrier_expect(all_sent, BLOCKS * group * SENT);
+        }
+        cluster_begin();
+    }
     const int oldest = p.window > 0 ? max(context - p.window, 0) : 0;
     const int tiles = (context + 15) / 16, own = oldest / 16 + rank * WARPS + warp;
 
@@ -101,10 +114,15 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
     };
 #pragma unroll 1
     for (int s = 0; s < STAGES; s++) fetch(s);
+    const float* turn = p.rotations + i64(context - 1) * HEAD_DIM;
+    if (lane * 32 < HEAD_DIM) {
+        touch(turn + lane * 32);
+        if (p.q_norm) touch(p.q_norm + lane * 32);
+        if (p.k_norm) touch(p.k_norm + lane * 32);
+    }
     if (!p.late) wait_for_previous();
 
     const HALF* projected = p.qkv + i64(token) * p.kv_heads * (group + 2) * HEAD_DIM;
-    const float* turn = p.rotations + i64(context - 1) * HEAD_DIM;
     const bool adds = (tiles - 1 - oldest / 16) % TURN == rank * WARPS + warp;
     Rows seen;
     if (own < tiles) {
@@ -150,8 +168,8 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
         if (c == 0) *reinterpret_cast<float2*>(mine + HEAD_DIM) = make_float2(seen.top[r], seen.mass[r]);
     }
     __syncthreads();
+    if constexpr (BLOCKS > 1) cluster_begun();
     HALF* result = p.out + (i64(token) * p.kv_heads + head) * group * HEAD_DIM;
-    u8* met = shared + STAGE_BYTES;  // [G][STRIDE] of this block, for the others
 #pragma unroll 1
     for (int i = threadIdx.x; i < group * QUARTERS; i += WARPS * 32) {
         const int row = i / QUARTERS, column = i % QUARTERS * 4;
@@ -171,27 +189,26 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
         if constexpr (BLOCKS == 1) {
             all.write(result + row * HEAD_DIM + column);
         } else {
-            float* into = reinterpret_cast<float*>(met) + row * STRIDE;
-            *reinterpret_cast<float4*>(into + column) = all.sum;
-            if (column == 0) *reinterpret_cast<float2*>(into + HEAD_DIM) = make_float2(peak, all.mass);
+            const int quarter = i % QUARTERS, to = quarter / SHARE;
+            const u32 at = cluster_address(shared_address(sent + (rank * group + row) * SENT), to);
+            const u32 arrival = cluster_address(all_sent, to);
+            store_there(at + quarter % SHARE * 16, all.sum, arrival);
+            if (quarter % SHARE == 0) store_there(at + SHARE * 16, make_float4(peak, all.mass, 0.0f, 0.0f), arrival);
         }
     }
 
     // ---- the blocks meet: each writes its share of the columns -----------------------------------------------------
     if constexpr (BLOCKS > 1) {
-        cluster_sync();
-        constexpr int SHARE = QUARTERS / BLOCKS;
-        static_assert(QUARTERS % BLOCKS == 0, "columns are shared out evenly");
+        barrier_wait_for_cluster(all_sent, 0);
 #pragma unroll 1
         for (int i = threadIdx.x; i < group * SHARE; i += WARPS * 32) {
             const int row = i / SHARE, column = (rank * SHARE + i % SHARE) * 4;
-            const u32 at = shared_address(met) + row * STRIDE * 4;
             float4 part[BLOCKS], stats[BLOCKS];
             float peak = NEVER;
 #pragma unroll
             for (int b = 0; b < BLOCKS; b++) {
-                const u32 there = cluster_address(at, b);
-                part[b] = load_cluster(there + column * 4), stats[b] = load_cluster(there + HEAD_DIM * 4);
+                const float4* from = reinterpret_cast<const float4*>(sent + (b * group + row) * SENT);
+                part[b] = from[i % SHARE], stats[b] = from[SHARE];
                 peak = fmaxf(peak, stats[b].x);
             }
             Meeting all;
@@ -199,7 +216,6 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
             for (int b = 0; b < BLOCKS; b++) all.add(part[b], stats[b].y, exp2_fast(stats[b].x - peak));
             all.write(result + row * HEAD_DIM + column);
         }
-        cluster_sync();  // nobody leaves while another may read its sums
     }
     if (p.late) wait_for_previous();  // the kernels after this one count on it
 }

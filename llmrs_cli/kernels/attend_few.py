@@ -86,9 +86,10 @@ def unit(bf16: bool, head_dim: int, plan: FewPlan) -> Unit:
     return Unit("attend_few", (("BF16", int(bf16)), ("HEAD_DIM", head_dim), *sizes))
 
 
-def shared_bytes(head_dim: int, plan: FewPlan) -> int:
-    """Dynamic shared memory of a block: its tiles, and in their place what its warps found."""
-    return plan.warps * plan.stages * 2 * 16 * (head_dim * 2 + 16)
+def shared_bytes(head_dim: int, plan: FewPlan, group: int) -> int:
+    """Dynamic shared memory of a block: its tiles, in their place what its warps found, and what other blocks send it."""
+    sent = plan.blocks * group * (head_dim // plan.blocks * 4 + 16) + 16 if plan.blocks > 1 else 0
+    return plan.warps * plan.stages * 2 * 16 * (head_dim * 2 + 16) + sent
 
 
 @cache
@@ -146,7 +147,7 @@ def attend_few(
     assert count <= sequences
     _kernel(bf16, heads, kv_heads, d, sequences, plan).launch(
         device,
-        Shape((plan.blocks * kv_heads, count, 1), (plan.warps * 32, 1, 1), shared_bytes(d, plan), plan.at_once),
+        Shape((plan.blocks * kv_heads, count, 1), (plan.warps * 32, 1, 1), shared_bytes(d, plan, group), plan.at_once),
         qkv, keys, values, tables, rows, contexts, query_start, first_page, out,
         rotation.table, rotation.q_norm, rotation.k_norm, rotation.eps, scale * math.log2(math.e),
         width, kv_heads, group, window, late,

@@ -23,6 +23,7 @@ struct Problem {
     int split_log;           // WK = 1 << split_log: warps of a block along K, a divisor of WARPS
     int turns;               // of a warp over rows, where they are counted
     int held;                // turns whose sums wait in shared memory before the warps of a block meet
+    int early;               // steps of weights that are on their way before wait_for_previous()
     u64 share;               // rows (in units that stay together) of one pass or block, times 2³²
 };
 
@@ -35,25 +36,35 @@ DEVICE void scale_row(HALF* shared, const float4& v, const float4& w, float& squ
                                                    pack2(v.z * w.z * HEADROOM, v.w * w.w * HEADROOM));
 }
 
-template <int MAX_M, int UNROLL = 4>
-DEVICE void norm_rows(const Problem& p, HALF* shared, int stride, float* scratch, float* factors) {
+// What a thread has of the residual of a single token, and of the norm's weights. A multiprocessor's loads return in the
+// order in which it asked: so the residual is asked for before those weights of the product that may come later.
+template <int COUNT> struct Row {
+    float4 v[COUNT], w[COUNT];
+    static DEVICE int column(int i) { return (threadIdx.x + i * WARPS * 32) * 4; }
+    DEVICE void load(float4 (&to)[COUNT], const float* from, int k) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (column(i) < k) to[i] = *reinterpret_cast<const float4*>(from + column(i));
+    }
+    DEVICE void load_weights(const Problem& p) { load(w, p.norm, p.k); }
+    DEVICE void load_residual(const Problem& p) {
+        if (p.m == 1) load(v, p.residual, p.k);
+    }
+};
+
+template <int MAX_M, int COUNT, int UNROLL = 4>
+DEVICE void norm_rows(const Problem& p, const Row<COUNT>& single, HALF* shared, int stride, float* scratch, float* factors) {
     constexpr int STEP = WARPS * 128;
     float squares[MAX_M] = {};
     auto row_of = [&](int t) { return p.residual + i64(t) * p.k; };
-    if (p.m == 1) {  // all loads of the row in flight at once
+    if (p.m == 1) {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (single.column(i) < p.k) scale_row(shared + single.column(i), single.v[i], single.w[i], squares[0]);
 #pragma unroll 1
-        for (int k0 = threadIdx.x * 4; k0 < p.k; k0 += STEP * UNROLL) {
-            float4 v[UNROLL], w[UNROLL];
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-                if (k0 + u * STEP < p.k) {
-                    v[u] = *reinterpret_cast<const float4*>(row_of(0) + k0 + u * STEP);
-                    w[u] = *reinterpret_cast<const float4*>(p.norm + k0 + u * STEP);
-                }
-#pragma unroll
-            for (int u = 0; u < UNROLL; u++)
-                if (k0 + u * STEP < p.k) scale_row(shared + k0 + u * STEP, v[u], w[u], squares[0]);
-        }
+        for (int k = COUNT * STEP + threadIdx.x * 4; k < p.k; k += STEP)
+            scale_row(shared + k, *reinterpret_cast<const float4*>(p.residual + k),
+                      *reinterpret_cast<const float4*>(p.norm + k), squares[0]);
     } else {  // several tokens in flight at once
 #pragma unroll 1
         for (int k = threadIdx.x * 4; k < p.k; k += STEP) {
@@ -105,6 +116,8 @@ DEVICE void write_out(const Problem& p, int token, int row, float value, float u
 #define KERNEL_OF(NAME, BLOCKS, FUNCTION)                                                                           \
     extern "C" __global__ void __launch_bounds__(WARPS * 32, BLOCKS) NAME(                                          \
         const HALF* weight, const HALF* x, const float* residual, const float* norm, float eps, float alpha,        \
-        const float* bias, void* out, int m, int n, int k, int split_log, int turns, int held, u64 share) {         \
-        FUNCTION(Problem{weight, x, residual, norm, eps, alpha, bias, out, m, n, k, split_log, turns, held, share}); \
+        const float* bias, void* out, int m, int n, int k, int split_log, int turns, int held, int early,           \
+        u64 share) {                                                                                                 \
+        FUNCTION(Problem{weight, x, residual, norm, eps, alpha, bias, out, m, n, k, split_log, turns, held,       \
+                         early, share});                                                                             \
     }

@@ -72,7 +72,7 @@ DEVICE void linear_rows(const Problem& p) {
     const int upto = min(from + slice, p.k), chunks = (slice + CHUNK - 1) / CHUNK;
     auto row_of = [&](u32 pair) { return E == SILU ? pair / 8 * 16 + pair % 8 : 2 * pair; };
     int ahead_chunk = 0, ahead_pair = wr;
-    auto load = [&](int slot) {
+    auto load = [&](int slot) {  // one group of copies
         const int row = row_of(first + ahead_pair), k = from + ahead_chunk * CHUNK + lane * 8;
         const HALF* at = p.weight + i64(row) * p.k + k;
         const bool inside = ahead_pair < pairs && k < upto;
@@ -85,19 +85,30 @@ DEVICE void linear_rows(const Problem& p) {
     };
 
     allow_next();
-    if constexpr (NORM)
-        for (int k = threadIdx.x * 32; k < p.k; k += WARPS * 1024) prefetch(p.norm + k);
+    Row<2> single;
+    if constexpr (NORM) single.load_weights(p);
 #pragma unroll 1
-    for (int slot = 0; slot < DEPTH; slot++) load(slot);
+    for (int slot = 0; slot < p.early; slot++) load(slot);
     wait_for_previous();
     if constexpr (NORM) {
-        norm_rows<TOKENS, 2>(p, xs, x_stride, scratch, factors);
+        single.load_residual(p);
     } else {
 #pragma unroll
         for (int t = 0; t < TOKENS; t++)
-#pragma unroll 2
+#pragma unroll 1
             for (int k = threadIdx.x * 8; k < p.k; k += WARPS * 256)
-                *reinterpret_cast<uint4*>(xs + t * x_stride + k) = load_uint4(p.x + i64(t) * p.k + k);
+                copy_async(shared_address(xs + t * x_stride + k), p.x + i64(t) * p.k + k, true);
+        copy_commit();
+    }
+#pragma unroll 1
+    for (int slot = 0; slot < DEPTH; slot++) {
+        if (slot >= p.early) load(slot);
+        else copy_commit();
+    }
+    if constexpr (NORM) {
+        norm_rows<TOKENS, 2, 2>(p, single, xs, x_stride, scratch, factors);
+    } else {
+        copy_wait<DEPTH>();
         __syncthreads();
     }
     // What the sums are added to is on its way meanwhile.

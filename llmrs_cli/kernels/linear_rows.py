@@ -7,7 +7,7 @@ from typing import Any
 
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Device, Shape, ceil_div
-from llmrs_cli.kernels.linear_small import Epilogue, product_kernel
+from llmrs_cli.kernels.linear_small import Epilogue, early_steps, product_kernel
 from llmrs_cli.kernels.loader import Unit
 
 MAX_TOKENS = 2
@@ -102,5 +102,5 @@ def linear_rows(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, m, n, k), plan.at_once),
         weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        plan.split.bit_length() - 1, 0, 0, (ceil_div(n, 2) << 32) // plan.blocks,
+        plan.split.bit_length() - 1, 0, 0, early_steps(m, norm is not None, n, k, plan.depth), (ceil_div(n, 2) << 32) // plan.blocks,
     )  # fmt: skip

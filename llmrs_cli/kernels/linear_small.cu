@@ -3,8 +3,8 @@
 // Every block reads the same number of W's rows, whatever N is. WK warps split K, the others split the rows. A lane's
 // 16-byte copy holds 8 consecutive k of one row; taking its four pairs as the k fragments of two mma steps permutes k
 // alike in W and x, which a sum over k does not notice. So a lane consumes what it copied itself, and its ring of
-// copies in shared memory needs no barrier. STEPS_AHEAD steps are in flight, the first of them before
-// wait_for_previous(): weights do not depend on the kernel before. The ring leaves half of the shared memory to the
+// copies in shared memory needs no barrier. STEPS_AHEAD steps are in flight, some of them before
+// wait_for_previous(): weights do not depend on the kernel before, but what does returns after all that was asked for. The ring leaves half of the shared memory to the
 // next kernel.
 //
 // The sums of a turn wait in shared memory until `held` turns are done: a block whose warps meet after every turn
@@ -101,21 +101,22 @@ DEVICE void linear(const Problem& p) {
     };
 
     allow_next();
-    if constexpr (NORM)
-        for (int k = threadIdx.x * 32; k < p.k; k += WARPS * 1024)
-            prefetch(p.norm + k);
+    Row<4> single;
+    if constexpr (NORM) single.load_weights(p);
 #pragma unroll 1
-    for (int s = 0; s < STEPS_AHEAD; s++) {
+    for (int s = 0; s < p.early; s++) {
         copy_weights(s);
         copy_commit();
     }
     wait_for_previous();
+    if constexpr (NORM) single.load_residual(p);
 #pragma unroll 1
     for (int s = 0; s < STEPS_AHEAD; s++) {
+        if (s >= p.early) copy_weights(s);
         copy_x(s);
         copy_commit();
     }
-    if constexpr (NORM) norm_rows<8 * NT>(p, normed, x_stride, scratch, factors);
+    if constexpr (NORM) norm_rows<8 * NT>(p, single, normed, x_stride, scratch, factors);
 
     float sum[TILES][NT][4];
     auto clear = [&]() {

@@ -4,7 +4,7 @@
 // narrow window: each page of memory that comes into use costs a translation. Columns of 128 of all the turns of a block
 // are dealt to its warps one by one, and each warp streams its own through a ring in shared memory: no barrier, and the
 // stream does not stop between turns. A warp leaves its sums of a turn in shared memory, and the block meets when `held`
-// turns wait, or once at its end. The first STAGES steps are on their way before wait_for_previous(). Weights are the
+// turns wait, or once at its end. Some of the first steps are on their way before wait_for_previous(). Weights are the
 // first operand of mma.m16n8k16, codes minus zeros exactly; a group's sums are scaled in float32.
 //
 // Prologue  plain: x travels in the ring beside its weights.   norm: once a block. Epilogues stand in linear.cuh.
@@ -166,7 +166,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     copy_commit();
     locate();
 #pragma unroll 1
-    for (int s = 0; s < STAGES; s++) {
+    for (int s = 0; s < p.early; s++) {
         copy_weights(s);
         copy_commit();
     }
@@ -180,18 +180,22 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
             for (int k = p.k + threadIdx.x; k < across * TILE_COLUMNS; k += WARPS * 32)
                 normed[token * normed_stride + k] = 0;
     wait_for_previous();
+    Row<3> single;
+    if (norm) single.load_residual(p);
     locate_x();
 #pragma unroll 1
     for (int s = 0; s < STAGES; s++) {
+        if (s >= p.early) copy_weights(s);
         if (!norm) copy_x(s);
         copy_commit();
     }
     if (has_early) early += sum_of(first_output);
     if (norm) {
-        copy_wait<2 * STAGES>();
+        copy_wait<STAGES>();
         Problem own = p;
         own.norm = gains;
-        norm_rows<8>(own, normed, normed_stride, scratch, factors);
+        single.load_weights(own);
+        norm_rows<8>(own, single, normed, normed_stride, scratch, factors);
     }
 
     auto meet = [&](u32 first, int count) {
@@ -272,9 +276,9 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) packed_small(
     const u8* packed, const HALF* x, const float* residual, const float* norm, float eps, float alpha, const float* bias,
-    void* out, int m, int n, int k, int whole, int held, int epilogue, u64 share) {
+    void* out, int m, int n, int k, int whole, int held, int early, int epilogue, u64 share) {
     Problem p{};
     p.x = x, p.residual = residual, p.norm = norm, p.eps = eps, p.alpha = alpha;
-    p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k, p.held = held;
+    p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k, p.held = held, p.early = early;
     linear(p, epilogue, packed, whole, share);
 }

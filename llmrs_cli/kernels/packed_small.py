@@ -8,7 +8,7 @@ from typing import Any
 
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
-from llmrs_cli.kernels.linear_small import MAX_ROWS, ROW_PADDING, Epilogue
+from llmrs_cli.kernels.linear_small import MAX_ROWS, ROW_PADDING, Epilogue, early_steps
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.marlin_layout import TILE_COLUMNS, TILE_ROWS, Layout
 from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix, units_buffer
@@ -80,7 +80,7 @@ def _kernel(source: Unit, wide: bool, halved: bool, unit_words: int) -> Kernel:
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", ("N",), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", "F" if halved else "N")),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "epilogue")),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "early", "epilogue")),
             Scalar("share", "u64"),
         ),
     )
@@ -112,5 +112,5 @@ def packed_small(
         device,
         Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
         weight.units, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        turns, plan.held(layout, m, normed), EPILOGUES.index(epilogue), share,
+        turns, plan.held(layout, m, normed), early_steps(m, normed, n, k, plan.stages), EPILOGUES.index(epilogue), share,
     )  # fmt: skip

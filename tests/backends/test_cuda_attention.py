@@ -198,7 +198,7 @@ def test_small_heads_of_a_gpu_without_clusters(backend: Any, tmp_path: Any) -> N
     backend.device.loader.arch, backend.device.shared_limit = "sm_89", 99 << 10
     seen = Seen(backend, tmp_path, decoding(100, 200))
     assert seen.names == ["attend_few_1"]
-    assert seen.launches[0][1].shared == attend_few.shared_bytes(32, attend_few.default_plan(32, 1, True))
+    assert seen.launches[0][1].shared == attend_few.shared_bytes(32, attend_few.default_plan(32, 1, True), 2)
 
 
 @pytest.mark.parametrize(

@@ -221,8 +221,10 @@ def _words(address: int, count: int) -> NDArray[np.int32]:
 
 
 def _scatter(shape: Shape, slots: tuple[int, ...]) -> None:
-    table, words = slots
-    for low, high, offset, count in _words(table, 4 * shape.grid[0]).view(np.uint32).reshape(-1, 4).tolist():
+    table, words, runs = slots[:3]
+    for low, high, offset, count in (
+        _words(table, 4 * (runs & 0xFFFFFFFF)).view(np.uint32).reshape(-1, 4).tolist()
+    ):
         ctypes.memmove(low | high << 32, words + 4 * offset, 4 * count)
 
 

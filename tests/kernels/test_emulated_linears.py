@@ -37,7 +37,7 @@ MAKERS = {"rows": rows_product, "small": small_product}
 CASES = [
     (kind, n, k, m)
     for kind, sizes in (("rows", (1, 2)), ("small", (1, 8)))
-    for n, k in ((48, 264), (161, 96), (16, 24), (640, 40))
+    for n, k in ((48, 264), (161, 96), (16, 24), (640, 40), (16, 2640))
     for m in sizes
 ]
 
@@ -94,3 +94,22 @@ def test_the_norm_and_the_gate(gpu: EmulatedDevice, kind: str, n: int, k: int, m
     gate, up = np.moveaxis((normed @ w64.T).reshape(m, -1, 2, 8), 2, 0)
     wanted = (gate / (1 + np.exp(-gate)) * up * headroom(True)).reshape(m, -1)
     assert error(bf16_to_f32(np.asarray(out)), wanted) < 1e-2
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
+    gpu: EmulatedDevice, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, k, rng = 48, 800, np.random.default_rng(1)
+    product = MAKERS[kind](gpu, n, k, 1)
+    (w, _), (x, _) = bits(rng.standard_normal((n, k))), bits(rng.standard_normal((1, k)))
+    norm, residual = (host(rng.standard_normal(shape).astype(np.float32)) for shape in (k, (1, k)))
+    found = []
+    for early in range(4):
+        for module in (linear_rows, linear_small):
+            monkeypatch.setattr(module, "early_steps", lambda *_, early=early: early)
+        plain, normed = (host(np.full((1, n), np.nan, np.float32)) for _ in range(2))
+        product("logits", w, plain, x=x)
+        product("logits", w, normed, residual=residual, norm=norm, eps=1e-6)
+        found.append((plain.tobytes(), normed.tobytes()))
+    assert len(set(found)) == 1 and not np.isnan(plain).any()

@@ -194,17 +194,18 @@ def test_the_inputs_of_a_step_are_those_of_the_host(gpu: EmulatedDevice) -> None
 def test_words_are_scattered_to_their_addresses(gpu: EmulatedDevice) -> None:
     rng = np.random.default_rng(1)
     words = host(rng.integers(0, 2**32, 3000, np.uint32))
-    targets = [host(np.zeros(size, np.uint32)) for size in (1, 2000, 40, 10)]
-    runs, offset = b"", 0
-    for target, count in zip(targets, (1, 1990, 40, 0), strict=True):
+    targets = [host(np.zeros(size, np.uint32)) for size in (1, 2000, 40)]
+    runs, offset = b"", 7
+    for target, count in zip(targets, (1, 1990, 40), strict=True):
         runs += struct.pack("<QII", target.data.ptr, offset, count)
         offset += count
     held = host(np.frombuffer(runs, np.uint32).copy())
-    scatter(gpu, held.data.ptr, words.data.ptr, len(targets))
-    assert np.array_equal(targets[0], words[:1])
-    assert np.array_equal(targets[1][:1990], words[1:1991]) and not targets[1][1990:].any()
-    assert np.array_equal(targets[2], words[1991:2031])
-    assert not targets[3].any()
+    scatter(gpu, held.data.ptr, words.data.ptr, len(targets), 7, offset)
+    assert np.array_equal(targets[0], words[7:8])
+    assert np.array_equal(targets[1][:1990], words[8:1998]) and not targets[1][1990:].any()
+    assert np.array_equal(targets[2], words[1998:2038])
+    with pytest.raises(EngineFault, match="2048 runs at a time, not 2049"):
+        scatter(gpu, held.data.ptr, words.data.ptr, 2049, 0, 1)
 
 
 def test_what_penalties_count_is_counted_anew(gpu: EmulatedDevice) -> None:

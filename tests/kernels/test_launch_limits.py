@@ -171,7 +171,7 @@ def test_each_key_head_of_a_sequence_has_blocks_of_its_own(d: int, group: int, b
     plan = attend_few.default_plan(d, blocks, little=False)
     ((name, shape),) = few(d, group, plan).shapes
     assert name == f"attend_few_{blocks}" and shape.grid == (2 * blocks, SEQUENCES, 1)
-    assert shape.block == (32 * plan.warps, 1, 1) and shape.shared == attend_few.shared_bytes(d, plan)
+    assert shape.block == (32 * plan.warps, 1, 1) and shape.shared == attend_few.shared_bytes(d, plan, group)
     assert shape.at_once == (0 if blocks > 2 else 2)
 
 
@@ -185,7 +185,7 @@ def test_sequences_that_nobody_has_get_no_blocks() -> None:
 @pytest.mark.parametrize(("little", "all_shared"), [(False, 164), (True, 100)])
 def test_two_blocks_fit_on_a_multiprocessor_wherever_heads_are_served(little: bool, all_shared: int) -> None:
     for d in attend_few.HEADS:
-        taken = attend_few.shared_bytes(d, attend_few.default_plan(d, 1, little))
+        taken = attend_few.shared_bytes(d, attend_few.default_plan(d, 1, little), 16)
         fit = 2 * (taken + 1024) <= all_shared << 10
         assert fit or not attend_few.serves(d, little)
         assert attend_few.serves(d, little) == (d in attend_few.HEADS and (not little or d <= 64))
@@ -193,7 +193,7 @@ def test_two_blocks_fit_on_a_multiprocessor_wherever_heads_are_served(little: bo
 
 @pytest.mark.parametrize("d", attend_few.HEADS)
 def test_a_block_of_prompts_fits_beside_two_that_decode(d: int) -> None:
-    taken = attend_few.shared_bytes(d, attend_few.default_plan(d, 1, little=False))
+    taken = attend_few.shared_bytes(d, attend_few.default_plan(d, 1, little=False), 16)
     prompts = attend_prefill.shared_bytes(d, attend_prefill.shape_for(d), little=False)
     assert 2 * max(taken, (228 << 10) // 3) + prompts + 3 * 1024 + 256 <= 228 << 10
 

@@ -306,7 +306,7 @@ def test_turns_wait_only_as_long_as_there_is_room(device: EmulatedDevice) -> Non
     assert all(np.array_equal(found, results[0]) for found in results)
 
 
-@pytest.mark.parametrize(("m", "k"), [(1, 456), (8, 136)])
+@pytest.mark.parametrize(("m", "k"), [(1, 456), (1, 1416), (8, 136)])
 def test_the_norm_comes_first(device: EmulatedDevice, m: int, k: int) -> None:
     case = Case(False, m, 208, k, 128)
     rng = np.random.default_rng(m)

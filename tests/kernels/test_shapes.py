@@ -13,6 +13,7 @@ from llmrs_cli.kernels.linear_small import (
     MAX_TOKENS,
     SmallPlan,
     default_plan,
+    early_steps,
     fits,
     shared_bytes,
 )
@@ -52,6 +53,21 @@ def test_a_ring_leaves_half_to_the_next_kernel() -> None:
     plan = default_plan(3584, 3584, 132, BLOCK_LIMITS["sm_90a"])
     assert shared_bytes(plan, 1, 3584, normed=False) <= HALF
     assert shared_bytes(plan, 1, 3584, normed=True) <= HALF
+
+
+@given(
+    m=st.integers(1, MAX_TOKENS),
+    normed=st.booleans(),
+    n=st.integers(1, 40_000),
+    k=st.integers(1, 40_000),
+    depth=st.integers(2, 8),
+)
+def test_what_is_asked_for_before_the_wait_is_part_of_the_ring(
+    m: int, normed: bool, n: int, k: int, depth: int
+) -> None:
+    early = early_steps(m, normed, n, k, depth)
+    assert 0 <= early <= depth and (m == 1 or early == depth)
+    assert early_steps(1, True, n, k, depth) <= early_steps(1, False, n, k, depth)
 
 
 @pytest.mark.parametrize("head_dim", [16, 64, 96, 128])

@@ -24,7 +24,7 @@ from llmrs_cli.kernels.count_tokens import count_tokens
 from llmrs_cli.kernels.gather import gather
 from llmrs_cli.kernels.launch import Device, ceil_div
 from llmrs_cli.kernels.sample import MAX_BIASES, MAX_STOPS, STATE_WORDS, RowState
-from llmrs_cli.kernels.scatter import RUN_WORDS, scatter
+from llmrs_cli.kernels.scatter import MOST_RUNS, RUN_WORDS, scatter
 
 RESERVED_WORDS = 1 << 16
 """Room for the arrays of a step, so that they rarely move."""
@@ -255,7 +255,11 @@ class CudaRows(Rows):
             buffer[end : end + size] = run.words.view(np.uint32)
             end += size
         buffer[: table.size] = table.reshape(-1)
-        scatter(self._device, memory.ptr, memory.ptr + table.nbytes, len(runs))
+        words = memory.ptr + table.nbytes
+        for first in range(0, len(runs), MOST_RUNS):
+            part = table[first : first + MOST_RUNS]
+            past = int(part[-1, 2] + part[-1, 3])
+            scatter(self._device, memory.ptr + 4 * RUN_WORDS * first, words, len(part), int(part[0, 2]), past)
         self._ring.used(index)
 
 

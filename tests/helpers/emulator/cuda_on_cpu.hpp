@@ -571,6 +571,7 @@ inline u8* shared_at(u32 address, u32 size) {
     return shared_memory + address;
 }
 inline void prefetch(const void*) {}
+inline void touch(const float* p) { volatile float v = *p; (void)v; }
 inline uint4 load_stream(const void* p) { uint4 v; std::memcpy(&v, p, 16); return v; }
 inline void land(const Copy& copy) {
     if (copy.valid) std::memcpy(copy.to, copy.from, 16);

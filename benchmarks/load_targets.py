@@ -9,7 +9,7 @@ atheris`) for a minute on each reader. `--slice` is what CI runs: all but these 
 depend on how busy the machine is (failures, equal answers, leaks), and only reports times. `--nightly` is the long
 form of those that have one, the soak, the fuzzer and L9: an hour or so each.
 
-Longer than most files: each target is a scene of its own, and all of them share one server, client and table of bounds.
+Longer than most files: each target is a scene of its own. Those of strangers are in `load_strangers`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import json
 import os
 import platform
 import random
-import signal
 import socket
 import statistics
 import subprocess
@@ -28,109 +27,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import broken_engine, fuzz
-from benchmarks import hostile_bytes as hostile
-from benchmarks.watched_server import NAME, Setup, Watched, anonymous, runs, until
+from benchmarks import fuzz
+from benchmarks.load_scene import MIB, ROUNDS, Result, Size, ask, at_once, body, leaving, prompts
+from benchmarks.load_strangers import faults, forms, hostile_bytes, large_bodies
+from benchmarks.watched_server import NAME, Watched, anonymous, runs
 from llmrs_cli.server.load import percentile, series
-from llmrs_cli.server.load_client import Answer, complete
-from llmrs_cli.server.run import listen
+from llmrs_cli.server.load_client import Answer
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
+__all__ = ["MIB", "Result", "ask", "at_once", "body", "leaving", "prompts"]
+"""Of `load_scene`: what the targets of a GPU take from here."""
 MODEL = TinyModel(vocab=512, hidden=64, ffn=128, context=2048, tokenizer=True)
-MIB = 2**20
-ROUNDS = 3
-"""Of those that measure milliseconds."""
-NAPS = 4
-"""Seconds in which idle threads of the CPU backend still look for work now and then, so that an engine which hangs does
-not yet look as if it did."""
-REFUSED = (b"", b"HTTP/1.1 4")
-"""How an answer to what is no request begins: not at all, if the connection was cut."""
-
-
-@dataclass
-class Result:
-    """What one target came to."""
-
-    figures: dict[str, Any] = field(default_factory=dict)
-    missed: list[str] = field(default_factory=list)
-
-    def bound(self, name: str, value: float, most: float) -> None:
-        """A figure that may be at most so large."""
-        self.figures[name] = round(value, 3)
-        if not value <= most:
-            self.missed.append(f"{name} is {value:.3f}, at most {most:g}")
-
-
-@dataclass(frozen=True)
-class Size:
-    """How much of everything."""
-
-    small: bool
-    folder: str
-    device: str
-    long: bool = False
-
-    def of(self, whole: int, part: int, long: int = 0) -> int:
-        """So much as a whole, in small, and at night (0: as a whole)."""
-        return part if self.small else long if self.long and long else whole
-
-    def setup(self, rows: int, queue: int = 1024, context: int | None = None) -> Setup:
-        return Setup(self.folder, self.device, rows, context, queue)
-
-    def timed(self, result: Result, name: str, value: float | Sequence[float], most: float) -> None:
-        """A bound on a time, or on the median of several, each of which is told as well. Only told in small,
-        where it is the machine that is measured."""
-        if not isinstance(value, float):
-            result.figures[f"{name}_each"] = [round(one, 3) for one in value]
-            value = statistics.median(value)
-        result.bound(name, value, float("inf") if self.small else most)
-
-
-def body(prompt: Sequence[int], tokens: int, **more: Any) -> dict[str, Any]:
-    return {
-        "model": NAME,
-        "prompt": list(prompt),
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        **more,
-    }
-
-
-def prompts(count: int, length: int, seed: float = 0) -> list[list[int]]:
-    rng = random.Random(seed)
-    return [[rng.randrange(256) for _ in range(length)] for _ in range(count)]
-
-
-async def ask(server: Watched, given: dict[str, Any]) -> Answer:
-    return await complete(server.target, given, len(given["prompt"]))
-
-
-async def at_once(limit: int, works: Sequence[Callable[[], Awaitable[Answer | None]]]) -> list[Answer | None]:
-    """All of them, at most `limit` under way."""
-    room = asyncio.Semaphore(limit)
-
-    async def one(work: Callable[[], Awaitable[Answer | None]]) -> Answer | None:
-        async with room:
-            return await work()
-
-    return await asyncio.gather(*(one(work) for work in works))
-
-
-async def leaving(server: Watched, given: dict[str, Any], after: float) -> None:
-    """A request whose client leaves after some seconds."""
-    try:
-        await asyncio.wait_for(ask(server, given), after)
-    except TimeoutError:
-        return
 
 
 # -- the targets ----------------------------------------------------------------------------------------
@@ -312,93 +224,6 @@ async def soak(size: Size) -> Result:
     return result
 
 
-async def large_bodies(size: Size) -> Result:
-    """bodies: as large as may be, of every kind, right and wrong; the loop stays free for everybody else."""
-    result, messages = (
-        Result(),
-        [{"role": "user", "content": "word " * 150}, {"role": "assistant", "content": "a"}],
-    )
-    asked: dict[str, tuple[str, bytes]] = {
-        "text": ("/v1/completions", _packed({"prompt": "word " * 780_000})),
-        "prompts": ("/v1/completions", _packed({"prompt": [[7] * 1900] * 64, "max_tokens": 4, "n": 1})),
-        "ids": ("/v1/completions", b'{"prompt":[' + b"1," * 1_900_000 + b"1]}"),
-        "strings": ("/v1/completions", b'{"prompt":[' + b'"",' * 1_300_000 + b'""]}'),
-        "conversation": ("/v1/chat/completions", _packed({"messages": messages * 2047})),
-        "echo": (
-            "/v1/completions",
-            _packed({"prompt": [[7] * 2000] * 21, "echo": True, "logprobs": 5, "max_tokens": 1}),
-        ),
-        "scores": (
-            "/v1/completions",
-            _packed({"prompt": [[7]] * 16, "logprobs": 20, "max_tokens": 512, "ignore_eos": True}),
-        ),
-        "no_json": ("/v1/completions", b'{"prompt":"' + b"a" * 4_000_000),
-        "detokenize": ("/detokenize", _packed({"tokens": [1] * 262_144})),
-        "tokenize": ("/tokenize", _packed({"prompt": "word " * 780_000})),
-    }
-    with Watched(size.setup(16)) as server:
-        await server.ready()
-        for name, (path, data) in asked.items():
-            await server.look()
-            statuses = {await server.post(path, data) for _ in range(size.of(ROUNDS, 1))}
-            seen = await server.look()
-            result.bound(f"{name}_failed", sum(status not in (200, 400) for status in statuses), 0)
-            size.timed(result, f"{name}_stall_ms", seen["loop_stall_most_ms"], 50)
-        await server.idle()
-    return result
-
-
-def _packed(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
-
-
-async def hostile_bytes(size: Size) -> Result:
-    """hostile: bytes that are no requests; they are refused, memory stays, and others are not slower for it."""
-    result, seconds = Result(), size.of(30, 3) / 10
-    latencies = list[float]()
-
-    async def others(server: Watched) -> None:
-        while True:
-            answer = await ask(server, body([1, 2], 4))
-            result.figures["failed"] += answer.error is not None
-            latencies.append(1e3 * (answer.ended - answer.began))
-
-    def p95() -> float:
-        found = percentile(sorted(latencies), 95)
-        latencies.clear()
-        return found
-
-    result.figures["failed"] = 0
-    with Watched(size.setup(16)) as server:
-        await server.ready()
-        place = server.target.host, server.target.port
-        asking = asyncio.create_task(others(server))
-        await asyncio.sleep(1)
-        latencies.clear()
-        await asyncio.sleep(seconds)
-        result.figures["p95_alone_ms"] = round(p95(), 2)
-        for name, make in hostile.ATTACKS.items():
-            data, wrong = make(), 0
-            before, end = server.forget_peak(), time.monotonic() + seconds
-            while time.monotonic() < end:
-                got = await hostile.send(*place, data)
-                right = got.count(b"HTTP/1.1 200 ") == 1000 if name == "pipelined" else got[:10] in REFUSED
-                wrong += not right
-            result.bound(f"{name}_wrong", wrong, 0)
-            result.bound(f"{name}_grown_mib", (server.peak() - before) / MIB, 16)
-            size.timed(result, f"{name}_p95_ms", p95(), 50)
-        dripping = [
-            asyncio.create_task(hostile.drip(*place, data, 0.05)) for data in hostile.SLOW for _ in range(32)
-        ]
-        await asyncio.sleep(2 * seconds)
-        size.timed(result, "slow_p95_ms", p95(), 50)
-        for task in (asking, *dripping):
-            task.cancel()
-        await asyncio.gather(asking, *dripping, return_exceptions=True)
-    result.bound("failed", result.figures["failed"], 0)
-    return result
-
-
 async def kill_loop(size: Size) -> Result:
     """L6: a batch that is killed fifty times loses and repeats nothing."""
     return _tests("tests/cli/test_batch_kills.py")
@@ -424,51 +249,6 @@ async def lifecycle(size: Size) -> Result:
             result.bound("left_behind", int(runs(child)), 0)
     result.figures["median_start_seconds"] = round(statistics.median(starts), 2)
     size.timed(result, "slowest_stop_seconds", max(stops), 1)
-    return result
-
-
-async def faults(size: Size) -> Result:
-    """faults: an engine that breaks by an error, a silent end, a hang or a kill, and a server that is killed; every
-    request is told, the status says it, nothing is left, and the next server starts. A hang counts from when it is
-    one: after `--watchdog`."""
-    result, rng, watchdog = Result(), random.Random(8), 2.0
-    told, ended, started = dict[str, float](), list[float](), list[float]()
-    hows = (*broken_engine.HOWS, "kill", "server")
-    for number in range(size.of(20, 5)):
-        how = hows[number % len(hows)]
-        mark = Path(size.folder).with_name(f"broke-{number}")
-        setup = replace(size.setup(4), watchdog=watchdog)
-        if how in broken_engine.HOWS:
-            broken = (sys.executable, "-m", "benchmarks.broken_engine")
-            setup = replace(setup, command=(*broken, how, str(rng.randrange(5, 60)), str(mark)))
-        began = time.monotonic()
-        with Watched(setup) as server:
-            await server.ready()
-            started.append(time.monotonic() - began)
-            child = server.child
-            asked = [asyncio.create_task(ask(server, body(p, 1500))) for p in prompts(8, 24, seed=number)]
-            if how in ("kill", "server"):
-                while await server.metric("num_requests_running") < 4:
-                    await asyncio.sleep(0.02)
-                mark.write_text(str(time.monotonic()))
-                os.kill(child if how == "kill" else server.process.pid, signal.SIGKILL)
-            answers = await asyncio.gather(*asked)
-            status = await asyncio.to_thread(server.process.wait, 60)
-            struck = float(mark.read_text()) + (watchdog if how == "sleep" else 0)
-            ended.append(time.monotonic() - struck)
-            if how != "server":
-                told[how] = max(told.get(how, 0.0), *(answer.ended - struck for answer in answers))
-                silent = sum("engine" not in (answer.error or "") for answer in answers)
-                result.bound("untold", silent + result.figures.get("untold", 0), 0)
-            wrong = int(status != (-9 if how == "server" else 8))
-            result.bound("wrong_status", wrong + result.figures.get("wrong_status", 0), 0)
-            await until(lambda child=child: not runs(child))  # type: ignore[misc]
-            listen("127.0.0.1", server.target.port).close()  # the address is free
-    result.figures["rounds"] = len(ended)
-    for how, seconds in told.items():
-        size.timed(result, f"{how}_told_seconds", seconds, 1 if how != "sleep" else NAPS)
-    size.timed(result, "slowest_end_seconds", max(ended), 5)
-    result.figures["median_start_seconds"] = round(statistics.median(started), 2)
     return result
 
 
@@ -507,9 +287,10 @@ TARGETS: dict[str, Callable[[Size], Coroutine[Any, Any, Result]]] = {
     "L9": stateful,
     "bodies": large_bodies,
     "hostile": hostile_bytes,
+    "forms": forms,
     "faults": faults,
 }
-SLICE = ("L1", "L2", "L3", "L4", "L5", "L7", "bodies", "hostile", "faults")
+SLICE = ("L1", "L2", "L3", "L4", "L5", "L7", "bodies", "hostile", "forms", "faults")
 NIGHTLY = ("L5", "L8", "L9")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.load_targets import ask, body, leaving
+from benchmarks.load_scene import ask, body, leaving
 from benchmarks.watched_server import NAME, Setup, Watched, until
 from llmrs_cli.server.load import Plan, run
 from tests.helpers.tiny_model import TinyModel, write_tiny

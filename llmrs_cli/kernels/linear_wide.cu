@@ -5,9 +5,9 @@
 // rows keep the whole GPU reading; their sums meet in shared memory, in the order of the slices. Without slices a grid
 // fills the GPU once and takes turns at the tiles; the copies run ahead from one into the next.
 //
-// The first weights are on their way before wait_for_previous(), and where RESIDENT is 2 before the kernel ahead has
-// left its multiprocessor. Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the first
-// time comes slowly.
+// The weights of `early` steps are on their way before wait_for_previous(), and where RESIDENT is 2 before the kernel ahead
+// has left its multiprocessor. Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the
+// first time comes slowly.
 //
 // A norm between two products needs no kernel: after ADD, x' = residual · the norm's weights is left in 16 bits, and the
 // squares of the residual summed over each block's rows; the product that follows takes x' and scales its sums by 1 / rms.
@@ -218,7 +218,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARP
     const float* norm,     // (N,) or null: weights of the norm that follows
     HALF* normed,          // (M, N)
     float* left,           // (M, left_stride)
-    int left_stride, int m, int n, int k, int fetched) {
+    int left_stride, int m, int n, int k, int fetched, int early) {
     extern __shared__ __align__(16) u8 shared[];
     __shared__ __align__(8) u64 barriers[2 * STAGES];
     u8* ring = shared + ((1024 - shared_address(shared) % 1024) & 1023);
@@ -239,7 +239,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARP
         prefetch_map(x);
         if (int(blockIdx.x / SLICES) < work.items) {
             const Turn turn(work, blockIdx.x / SLICES, copies.slice);
-            ahead = min(STAGES, turn.past - turn.first);
+            ahead = min(early, turn.past - turn.first);
             for (int s = 0; s < ahead; s++) copies.weight(turn, turn.first + s, s);
         }
     }

@@ -13,6 +13,9 @@ from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.tensor_map import tensor_map
 from llmrs_cli.kernels.wide_plans import COLUMNS, WidePlan
 
+EARLY = 4
+"""Steps of weights, at most, that a block asks for before it waits for the kernel before; what it reads of that one returns
+after them. Measured on an H200."""
 EPILOGUES: tuple[Epilogue, ...] = ("store", "add", "silu", "logits")
 
 
@@ -61,7 +64,7 @@ def _kernel(source: Unit, epilogue: Epilogue, n: int) -> Kernel:
             Buffer("norm", "f32", (n,), optional=True),
             Buffer("normed", "u16", ("M", n), optional=True),
             Buffer("left", "f32", ("M", "L"), optional=True),
-            *(Scalar(name, "i32") for name in ("left_stride", "m", "n", "k", "fetched")),
+            *(Scalar(name, "i32") for name in ("left_stride", "m", "n", "k", "fetched", "early")),
         ),
     )
 
@@ -113,5 +116,5 @@ def linear_wide(
         Shape((plan.blocks, 1, 1), (128 * (plan.groups + 1), 1, 1), plan.shared, 1),
         tensor_map(weight, plan.rows), tensor_map(x, fetched), alpha, bias, out,
         squares, parts, 0 if squares is None else squares.shape[1], eps,
-        norm, normed, left, 0 if left is None else left.shape[1], m, n, k, fetched,
+        norm, normed, left, 0 if left is None else left.shape[1], m, n, k, fetched, min(EARLY, plan.stages),
     )  # fmt: skip

@@ -7,9 +7,9 @@
 // memory, in the order of the slices, and each block writes a share of the tokens. Clusters take turns at the tiles, and
 // the copies run ahead from one into the next.
 //
-// Codes minus zeros enter the products exactly; a group's sums are scaled in float32. Weights are on their way before
-// wait_for_previous(). Epilogues stand in linear.cuh; each is compiled by itself, since code that is met for the
-// first time comes slowly. N is a multiple of 16.
+// Codes minus zeros enter the products exactly; a group's sums are scaled in float32. The weights of `early` steps are on
+// their way before wait_for_previous(). Epilogues stand in linear.cuh; each is compiled by itself, since code that is met
+// for the first time comes slowly. N is a multiple of 16.
 #ifndef WGS
 #define WGS 2
 #endif
@@ -79,8 +79,9 @@ struct Turn {
 };
 
 // For a whole warp, of which each lane brings one unit of a step's W.
-DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int slice) {
+DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int slice, int early) {
     const int lane = threadIdx.x % 32;
+    int begun = 0;
     Slot<STAGES> slot;
 #pragma unroll 1
     for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
@@ -90,6 +91,7 @@ DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packe
 #pragma unroll 1
         for (int step = turn.first; step < turn.past; step++, slot.next(), from += UNIT_BYTES) {
             const u32 to = shared.ring + slot.at * STAGE_BYTES + X_BYTES, full = shared.full + slot.at * 8;
+            if (begun++ == early) wait_for_previous();
             barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
             if (lane == 0) barrier_expect(full, units * UNIT_BYTES + fetched * 256);
             if (lane < units) copy_bytes(to + lane * UNIT_BYTES, from, UNIT_BYTES, full);
@@ -264,7 +266,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
     const __grid_constant__ TensorMap x,  // (M, K), boxes of `fetched`
     float alpha,
     const float* bias,  // (N,) or null
-    void* out, int m, int n, int k, int fetched) {
+    void* out, int m, int n, int k, int fetched, int early) {
     extern __shared__ __align__(16) u8 memory[];
     const Shared shared(shared_address(memory));
     const u8* ring = memory + (shared.ring - shared_address(memory));
@@ -289,7 +291,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
     if constexpr (SLICES > 1) cluster_begin();
     if (copier >= 0) {
         leave_registers<COPYING>();
-        if (copier == 0) copy_weights(work, shared, packed, fetched, slice);
+        if (copier == 0) copy_weights(work, shared, packed, fetched, slice, early);
         if (copier == 1) {
             wait_for_previous();
             copy_tokens(work, shared, x, slice);

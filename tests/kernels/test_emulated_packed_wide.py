@@ -72,6 +72,16 @@ def test_tokens_and_matrices_of_any_shape(
     case.check("logits", product(gpu, case, plan, "logits"))
 
 
+@pytest.mark.parametrize("early", [1, 2])
+def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
+    gpu: EmulatedDevice, early: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(True, 19, 80, 1160, 128)
+    usual = product(gpu, case, ALONE, "logits")
+    monkeypatch.setattr(packed_wide, "EARLY", early)
+    assert np.array_equal(product(gpu, case, ALONE, "logits"), usual)
+
+
 def test_the_order_of_threads_changes_nothing(gpu: EmulatedDevice) -> None:
     case = Case(False, 20, 208, 648, 128)
     first, *others = (product(gpu, case, SLICED, "logits") for _ in range(3))

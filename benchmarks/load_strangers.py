@@ -40,7 +40,8 @@ async def large_bodies(size: Size) -> Result:
     asked: dict[str, tuple[str, bytes]] = {
         "text": ("/v1/completions", _packed({"prompt": "word " * 780_000})),
         "prompts": ("/v1/completions", _packed({"prompt": [[7] * 1900] * 64, "max_tokens": 4, "n": 1})),
-        "ids": ("/v1/completions", b'{"prompt":[' + b"1," * 1_900_000 + b"1]}"),
+        "ids": ("/v1/completions", b'{"prompt":[' + b"100000," * 520_000 + b"1]}"),
+        "too_many_ids": ("/v1/completions", b'{"prompt":[' + b"1," * 1_900_000 + b"1]}"),
         "strings": ("/v1/completions", b'{"prompt":[' + b'"",' * 1_300_000 + b'""]}'),
         "conversation": ("/v1/chat/completions", _packed({"messages": messages * 2047})),
         "echo": (
@@ -63,6 +64,7 @@ async def large_bodies(size: Size) -> Result:
             seen = await server.look()
             result.bound(f"{name}_failed", sum(status not in (200, 400) for status in statuses), 0)
             size.timed(result, f"{name}_stall_ms", seen["loop_stall_most_ms"], 50)
+            result.figures[f"{name}_lag_ms"] = seen["loop_lag_most_ms"]
         await server.idle()
     return result
 

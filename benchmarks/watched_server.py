@@ -60,7 +60,8 @@ class Window:
         self._file = file
         self._lags: list[float] = []
         self._stalls: list[float] = []
-        """How late each look was, as far as the loop's thread computed meanwhile: late on whatever machine."""
+        """How late each look was, as far as the loop's thread computed meanwhile: late on whatever machine. What other
+        threads do under the interpreter's lock is in the lags alone."""
         self._task: asyncio.Task[None] | None = None
 
     def open(self, *_: object) -> None:
@@ -90,6 +91,7 @@ class Window:
             "loop_lag_p99_ms": round(1e3 * percentile(lags, 99), 2) if lags else 0.0,
             "loop_stall_p99_ms": round(1e3 * percentile(stalls, 99), 2) if stalls else 0.0,
             "loop_stall_most_ms": round(1e3 * max(stalls, default=0.0), 2),
+            "loop_lag_most_ms": round(1e3 * max(lags, default=0.0), 2),
         }
         fresh = self._file.with_suffix(".new")
         fresh.write_text(json.dumps(report))

@@ -18,6 +18,8 @@ MAX_DEPTH = 64
 MAX_PARTS = 100_000
 """Strings, names of fields among them, lists and objects. The longest conversation that is taken, if all of it were
 calls of tools, has some 70,000."""
+MAX_VALUES = 2**19
+"""Values of lists and fields: twice as many token ids as a list may have. To read them holds the interpreter's lock."""
 PIECE = 16 * 1024
 """Bytes that are looked at in one go."""
 DONE = b"data: [DONE]\n\n"
@@ -89,18 +91,22 @@ def event(value: Any, name: str | None = None) -> bytes:
 def _check_shape(data: bytes) -> None:
     """Raise RequestError for too many parts or too deep a nesting of brackets outside of strings; `data` has no
     escapes. It is looked at piece by piece, so that neither memory nor the interpreter's lock is held for long."""
-    parts, depth, inside = data.count(b'"') // 2, 0, 0
+    parts, values, depth, inside = data.count(b'"') // 2, 0, 0, 0
     for start in range(0, len(data), PIECE):
-        between = data[start : start + PIECE].split(b'"')
-        brackets = b"".join(between[inside::2]).translate(_STEPS, _OTHERS)
+        pieces = data[start : start + PIECE].split(b'"')
+        outside = b"".join(pieces[inside::2])
+        brackets = outside.translate(_STEPS, _OTHERS)
         parts += brackets.count(1)
+        values += outside.count(b",")
         if parts > MAX_PARTS:
             raise _no_body(f"has more than {MAX_PARTS:,} strings, lists and objects")
+        if values > MAX_VALUES:
+            raise _no_body(f"has more than {MAX_VALUES:,} values")
         depths = list(accumulate(memoryview(brackets).cast("b"), initial=depth))
         if max(depths) > MAX_DEPTH:
             raise _no_body(f"is nested more than {MAX_DEPTH} deep")
         depth = depths[-1]
-        inside ^= (len(between) - 1) % 2
+        inside ^= (len(pieces) - 1) % 2
 
 
 def _no_body(what: str) -> RequestError:

@@ -15,7 +15,8 @@ DEFAULTS = settings.ServerSettings()
 MIB, KIB = 1024 * 1024, 1024
 HOLD = (
     f"| body of a request | {settings.MAX_BODY // MIB} MiB, nested {sse.MAX_DEPTH} deep,"
-    f" {sse.MAX_PARTS:,} strings, lists and objects, within {settings.BODY_SECONDS:g} s |",
+    f" {sse.MAX_PARTS:,} strings, lists and objects,"
+    f" {sse.MAX_VALUES:,} values, within {settings.BODY_SECONDS:g} s |",
     f"| header | {settings.MAX_HEADER_BYTES // KIB} KiB, {settings.MAX_HEADERS} lines,"
     f" within {settings.HEADER_SECONDS:g} s |",
     f"| {settings.MAX_CONNECTIONS:,}; {DEFAULTS.queue} |",

@@ -72,6 +72,14 @@ def test_parts_have_a_greatest_number(item: str, parts: int, monkeypatch: pytest
         decode_body(f'[{whole}, "one more"]'.encode())
 
 
+def test_values_have_a_greatest_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "MAX_VALUES", 30)
+    text = '"", ",,,,"'
+    assert len(decode_body(f"[{text}{', 1' * 29}]".encode())) == 31
+    with pytest.raises(RequestError, match="more than 30 values"):
+        decode_body(f"[{text}{', 1' * 30}]".encode())
+
+
 def test_an_event_is_one_line_and_a_blank_one() -> None:
     assert event({"a": "\n\u2028"}) == b'data: {"a":"\\n\\u2028"}\n\n'
     assert event({}, "ping") == b"event: ping\ndata: {}\n\n"

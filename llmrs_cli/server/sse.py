@@ -15,7 +15,7 @@ import orjson
 from llmrs_cli.errors import RequestError
 
 MAX_DEPTH = 64
-MAX_PARTS = 100_000
+MAX_PARTS = 2**17
 """Strings, names of fields among them, lists and objects. The longest conversation that is taken, if all of it were
 calls of tools, has some 70,000."""
 MAX_VALUES = 2**19

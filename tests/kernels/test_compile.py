@@ -5,13 +5,16 @@ A kernel that spills is right and several times too slow, so local memory fails 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from benchmarks import kernel_resources
 from benchmarks.qwen_shapes import MODELS, linears
 from llmrs_cli.engine.backends.cuda_staging import large_sizes
 from llmrs_cli.kernels import attend_few, attend_prefill
 from llmrs_cli.kernels.catalog import HOPPER, all_units, head_units, many_units, packed_units, wide_units
-from llmrs_cli.kernels.loader import ARCHITECTURES, Unit
+from llmrs_cli.kernels.loader import ARCHITECTURES, Unit, nvrtc_version
 from llmrs_cli.kernels.resources import Resources, parse
 from tests.helpers.compiled import resources, spills
 
@@ -58,9 +61,55 @@ def test_small_heads_compile(head_dim: int) -> None:
     assert spills(head_units(True, head_dim, "sm_80"), "sm_80") == []
 
 
-@pytest.mark.parametrize(("arch", "bf16", "group"), [("sm_90a", False, 32), ("sm_80", True, 64)])
-def test_small_groups_of_4_bit_weights_compile(arch: str, bf16: bool, group: int) -> None:
-    assert spills(packed_units(bf16, group, arch), arch) == []
+# -- 4-bit weights: each architecture, 16-bit type and size of groups -------------------------------------
+
+SOME = [("sm_80", packed_units(True, 64, "sm_80")[0]), (HOPPER, packed_units(False, 32, HOPPER)[-1])]
+
+
+@pytest.mark.timeout(900)
+def test_no_kernel_for_4_bit_weights_takes_local_memory() -> None:
+    """Hundreds of units: what the report says of the sources as they are is taken from it, the rest is compiled.
+
+    `python -m benchmarks.kernel_resources` brings it up to date, so that this takes no time.
+    """
+    jobs = kernel_resources.packed_jobs()
+    covered = {(arch, *sorted(unit.macros)[:2]) for arch, unit in jobs if unit.stem == "dequantise"}
+    assert len(covered) == len(ARCHITECTURES) * 2 * 3
+    lines = kernel_resources.lines_of(jobs, kernel_resources.recorded())
+    assert len(lines) >= len(jobs) > 500
+    assert kernel_resources.spilling(lines) == []
+
+
+@pytest.mark.parametrize("job", SOME, ids=["sm_80", "sm_90a"])
+def test_the_report_says_what_the_compiler_does(job: kernel_resources.Job) -> None:
+    known = kernel_resources.recorded().get(kernel_resources.key(job))
+    fresh = kernel_resources.compiled(job)
+    assert fresh and known in (None, fresh)
+
+
+def test_a_changed_source_option_or_compiler_is_not_in_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = SOME[0]
+    report = tmp_path / "report.txt"
+    line = f"{kernel_resources.key(job)} a line"
+    report.write_text(f"# by NVRTC {nvrtc_version()}\n{line}\n")
+    assert kernel_resources.recorded(report) == {kernel_resources.key(job): [line]}
+    keys = {kernel_resources.key(other) for other in (*SOME, ("sm_86", job[1]))}
+    with monkeypatch.context() as patch:
+        patch.setattr("llmrs_cli.kernels.loader.spliced", lambda stem: "other source")
+        keys.add(kernel_resources.key(job))
+    assert len(keys) == len(SOME) + 2
+    report.write_text(f"# by NVRTC 1.0\n{line}\n")
+    assert kernel_resources.recorded(report) == kernel_resources.recorded(tmp_path / "none") == {}
+
+
+def test_a_line_with_local_memory_is_seen() -> None:
+    good, bad = ("k sm_80 u: k 9 registers, 0 bytes local", "k sm_80 u: k 9 registers, 10 bytes local")
+    assert kernel_resources.spilling([good, bad]) == [bad]
+
+
+# -- 16-bit weights and many tokens -----------------------------------------------------------------------
 
 
 def wide(bf16: bool, *names: str) -> tuple[Unit, ...]:

@@ -23,6 +23,7 @@ SHARED: dict[str, list[Any]] = {
     "seed": [None, 0, -1],
     "min_tokens": [0, 2],
     "stop": [None, "world", ["x", "lo w"]],
+    "stop_token_ids": [[], [5, 9]],
     "ignore_eos": [False, True],
     "n": [1, 3],
     "prompt_logprobs": [None, 2],
@@ -36,6 +37,8 @@ SHARED: dict[str, list[Any]] = {
     "stream_options": [None, {"include_usage": True}],
     "cache_salt": [None, "s"],
 }
+ASKED = [{"role": "user", "content": "hi"}]
+BEGUN = [*ASKED, {"role": "assistant", "content": "F"}]
 CHAT: dict[str, list[Any]] = SHARED | {
     "max_tokens": [None, 1, 6],
     "logprobs": [False, True],
@@ -48,6 +51,8 @@ CHAT: dict[str, list[Any]] = SHARED | {
     "tool_choice": [None, "none", "auto", "required"],
     "parallel_tool_calls": [None, True, False],
     "chat_template_kwargs": [None, {"enable_thinking": True}],
+    "messages": [ASKED, BEGUN],
+    "continue_final_message": [False, True],
 }
 COMPLETION: dict[str, list[Any]] = SHARED | {
     "prompt": ["say F", ["say F", "S"], [75, 76, 9], [[75], [76]]],
@@ -89,6 +94,7 @@ CLASHES: list[tuple[str, Is, str, Is]] = [
             *(("tool_choice", among("required")), ("tools", lambda tools: "strict" in str(tools))),
         )
     ),
+    ("continue_final_message", among(True), "messages", among(ASKED)),
     ("echo", among(False), "max_tokens", among(0)),
     ("echo", among(True), "prompt_logprobs", given),
     # What follows from these: one wants a stream and one does not, or an echo.
@@ -140,11 +146,7 @@ def _pair(fields: dict[str, list[Any]], a: tuple[str, int], b: tuple[str, int]) 
 
 
 def ask(server: Served, path: str, body: dict[str, Any]) -> Reply:
-    start = (
-        {"messages": [{"role": "user", "content": "hi"}]}
-        if path.startswith("/v1/chat")
-        else {"prompt": "say F"}
-    )
+    start = {"messages": ASKED} if path.startswith("/v1/chat") else {"prompt": "say F"}
     return server.post(path, {"max_tokens": 8, **start, **{k: v for k, v in body.items() if v is not None}})
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from benchmarks.packed_errors import Packed, error, narrow, rounding_errors
+from benchmarks.packed_errors import KERNELS, Packed, error, narrow, rounding_errors
 from tests.helpers.canonical import packed4
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 GROUP = 128
+EXACT = 2e-5
+"""Of float32 sums over exact codes."""
 BOUND = {True: 2.5e-3, False: 3.5e-4}
 """By bf16: of weights rounded once."""
 
@@ -43,3 +49,14 @@ def test_scales_in_bfloat16_cost_more_than_weights_rounded_once(weight: Packed) 
 
 def test_scales_that_are_float16_already_are_rounded_once(weight: Packed) -> None:
     assert (weight.rounded_twice(False) == weight.rounded(False)).all()
+
+
+def test_recorded_errors_of_our_kernels_keep_their_bounds_and_stand_beside_marlins() -> None:
+    found = json.loads((BENCHMARKS / "packed-errors.json").read_text())["errors"]
+    seen = {(record["kernel"], record["m"], record["type"], record["mean"]) for record in found}
+    tokens = {(name, m) for name, counts in KERNELS.items() for m in counts}
+    assert seen == {(*kernel, kind, mean) for kernel in tokens for kind in ("bf16", "f16") for mean in (0, 1)}
+    for record in found:
+        bf16 = record["type"] == "bf16"
+        assert record["error"] < (BOUND[bf16] if record["kernel"] == "packed_many" else EXACT), record
+        assert record["scale_rounded_before"] >= (1.2 if bf16 else 1) * record["code_times_scale_rounded"]

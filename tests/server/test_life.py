@@ -128,6 +128,17 @@ def test_answers_under_way_and_those_that_wait_are_told_at_the_end(own: Served, 
     assert [one.error for one in asked] == ["shutting_down"] * 6
 
 
+def test_requests_whose_prompt_is_still_being_read_are_told_at_the_end(own: Served) -> None:
+    os.kill(child_of(own), signal.SIGSTOP)  # so no token comes
+    asked = [Asked(own, {**ENDLESS, "stream": number % 2 == 0}) for number in range(7)]
+    wait_until(lambda: sum(not one.is_alive() for one in asked) == 1)  # one too many: six have been taken
+    assert own.stop() == 143
+    assert sorted((one.wait().status, one.error) for one in asked) == [
+        (429, "overloaded"),
+        *[(503, "shutting_down")] * 6,
+    ]
+
+
 def test_a_short_answer_ends_before_the_server_does(long_model: Path, tmp_path: Path) -> None:
     with served(long_model, tmp_path, "--rows", "4", "--drain", "300") as server:
         asked = Asked(server, {**ENDLESS, "max_tokens": 400}).begun()

@@ -6,11 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+from llmrs_cli.engine.weights.packed import Packed4
+from llmrs_cli.engine.weights.words import nibbles_along_outputs
 from llmrs_cli.errors import ModelError
 from tests.helpers.tiny_model import TinyModel, write_tiny
+from tests.weights.test_quantised import gptq_tensors
 
 
 @pytest.fixture
@@ -110,6 +115,47 @@ def test_an_old_quant_config_stands_in_for_the_section(tmp_path: Path) -> None:
     )
     parameters = open_checkpoint(folder).parameters
     assert parameters["model.layers.0.mlp.up_proj.weight"].form == "4-bit AWQ, group 64"
+
+
+@pytest.mark.parametrize("layout", ["gptq", "gptq_v2"])
+def test_a_gptq_quantize_config_stands_in_for_the_section(tmp_path: Path, layout: str) -> None:
+    """As AutoGPTQ wrote it: no method is named, and zeros are stored less one unless it says otherwise."""
+    folder = write_tiny(tmp_path)
+    tensors: dict[str, Any] = {}
+    for name, values in load_file(folder / "model.safetensors").items():
+        module, _, kind = name.rpartition(".")
+        if module.endswith("_proj") and kind == "weight":
+            n, k = values.shape
+            layer = gptq_tensors(k, n, 64)
+            tensors |= {f"{module}.{own.rpartition('.')[2]}": part for own, part in layer.items()}
+        else:
+            tensors[name] = values
+    save_file(tensors, folder / "model.safetensors")
+    section = {
+        "bits": 4,
+        "group_size": 64,
+        "damp_percent": 0.01,
+        "desc_act": False,
+        "sym": False,
+        "true_sequential": True,
+        "model_name_or_path": None,
+        "checkpoint_format": layout,
+    }
+    (folder / "quantize_config.json").write_text(json.dumps(section))
+    name = "model.layers.0.mlp.up_proj.weight"
+    aside = open_checkpoint(folder).parameters[name]
+    assert aside.form == "4-bit GPTQ, group 64"
+    (folder / "quantize_config.json").unlink()
+    assert "names no quantisation" in refusal(folder)
+    change(folder / "config.json", quantization_config=section | {"quant_method": "gptq"})
+    usual = open_checkpoint(folder).parameters[name].read()
+    found = aside.read()
+    assert isinstance(found, Packed4) and isinstance(usual, Packed4)
+    assert found.zeros is not None and usual.zeros is not None
+    np.testing.assert_array_equal(found.zeros, usual.zeros)
+    words = tensors[name.removesuffix("weight") + "qzeros"].view(np.uint32)
+    stored = nibbles_along_outputs(words).T
+    np.testing.assert_array_equal(found.zeros, stored + (layout == "gptq"))
 
 
 # -- what is wrong --------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -325,41 +324,76 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from tests.weights.test_convert import converted
-calls, real = 0, os.pwrite
-def pwrite(*arguments):
-    global calls
-    calls += 1
-    if calls == int(sys.argv[4]):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return real(*arguments)
-os.pwrite = pwrite
-converted(Path(sys.argv[2]), Path(sys.argv[3]))
+from tests.weights.test_convert import POINTS, converted
+source, folder = Path(sys.argv[2]), Path(sys.argv[3])
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def run(point, k):
+    call, when = point.split()
+    calls, real = 0, getattr(os, call)
+    def patched(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls < k:
+            return real(*arguments)
+        if when == "half":
+            real(arguments[0], arguments[1][: len(arguments[1]) // 2], arguments[2])
+        elif when == "after":
+            real(*arguments)
+        die()
+    setattr(os, call, patched)
+    converted(source, folder / f"{call}-{when}-{k}" / "c")
+
+for point in POINTS:
+    for k in range(1, 200):
+        (folder / f"{point.replace(' ', '-')}-{k}").mkdir()
+        child = os.fork()
+        if not child:
+            run(point, k)
+            os._exit(0)
+        if os.waitpid(child, 0)[1] == 0:
+            break
 """
+POINTS = ("pwrite before", "pwrite half", "fsync before", "rename before", "rename after")
+"""Calls of the system, and when a conversion is killed: at the first one, at the second … until there is none."""
 
 
-@pytest.mark.parametrize("at", [2, 12])
-def test_after_a_kill_the_next_run_completes(source: Path, tmp_path: Path, at: int) -> None:
-    target = tmp_path / "c"
+def test_whenever_it_is_killed_there_is_a_whole_copy_or_none_and_the_next_run_completes(
+    source: Path, tmp_path: Path
+) -> None:
     root = str(Path(__file__).parents[2])
-    run = subprocess.run([sys.executable, "-c", KILLED, root, str(source), str(target), str(at)], check=False)
-    assert run.returncode == -signal.SIGKILL
-    assert not target.exists()
-    use(converted(source, target))
-    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+    subprocess.run([sys.executable, "-c", KILLED, root, str(source), str(tmp_path)], check=True)
+    killed = {point: len(list(tmp_path.glob(point.replace(" ", "-") + "-*"))) - 1 for point in POINTS}
+    files = len(open_checkpoint(source).parameters)
+    assert killed["pwrite before"] == killed["pwrite half"] > files
+    assert killed["fsync before"] > 3 and killed["rename before"] == killed["rename after"] == 1
+    for folder in tmp_path.iterdir():
+        point, _, k = folder.name.rpartition("-")
+        there, done = (folder / "c").exists(), int(k) > killed[point.replace("-", " ")]
+        renamed = done or point == "rename-after"
+        assert there == renamed or point == "fsync-before", (
+            folder.name
+        )  # the last of them follows the renaming
+        check_converted(folder / "c" if there else converted(source, folder / "c"))
+        left = {path.name for path in folder.iterdir()}
+        assert left <= {"c", ".c.lock"} if there else left == {"c"}, folder.name
 
 
 def test_two_processes_at_once_make_one_whole_copy(source: Path, tmp_path: Path) -> None:
-    script = KILLED.replace("converted(Path", "try: converted(Path") + "except Exception as e: print(e)\n"
-    command = [
-        sys.executable,
-        "-c",
-        script,
-        str(Path(__file__).parents[2]),
-        str(source),
-        str(tmp_path / "c"),
-        "0",
-    ]
+    script = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.weights.test_convert import converted
+try:
+    converted(Path(sys.argv[2]), Path(sys.argv[3]))
+except Exception as error:
+    print(error)
+"""
+    arguments = (str(Path(__file__).parents[2]), str(source), str(tmp_path / "c"))
+    command = [sys.executable, "-c", script, *arguments]
     running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(2)]
     said = [process.communicate()[0] for process in running]
     assert [process.returncode for process in running] == [0, 0]

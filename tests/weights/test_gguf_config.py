@@ -53,6 +53,17 @@ def test_a_model_answers_alike_from_both_formats(tmp_path: Path, family: Any, ti
     np.testing.assert_allclose(logits(ours), logits(theirs), rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("kind", "nbytes", "form"),
+    [(2, 18, "Q4_0"), (3, 20, "Q4_1 (16-bit on a GPU)"), (8, 34, "Q8_0 (16-bit on a GPU)")],
+)
+def test_what_a_gpu_widens_says_so(tmp_path: Path, kind: int, nbytes: int, form: str) -> None:
+    extra = [Tensor("blk.9.attn_q.weight", (32, 2), kind, bytes(2 * nbytes))]
+    parameters = opened(tmp_path, extra=extra).parameters
+    assert parameters["model.layers.9.self_attn.q_proj.weight"].form == form
+    assert parameters["model.layers.0.self_attn.q_proj.weight"].form == "float16"
+
+
 def test_biases_of_llama_attention_are_put_in_order_too(tmp_path: Path) -> None:
     """A bias per row of q, stored interleaved as the rows are."""
     model = TinyModel("llama", layers=1, heads=2, kv_heads=2, hidden=8, ffn=32)

@@ -338,6 +338,19 @@ def test_compressed_layers_may_give_an_order_too(tmp_path: Path) -> None:
     assert found.dequantise()[0].tolist() == [3.0] * 16 + [2.0] * 16
 
 
+def test_layers_in_activation_order_say_that_a_gpu_widens_them(tmp_path: Path) -> None:
+    plain, ordered = (
+        stored(tmp_path, gptq_tensors(), Quantisation("gptq", 16, activation_order=order))[f"{LAYER}.weight"]
+        for order in (False, True)
+    )
+    assert plain.form == "4-bit GPTQ, group 16"
+    assert ordered.form == "GPTQ in activation order, 4-bit (16-bit on a GPU), group 16"
+    tensors = compressed_tensors(weight_g_idx=np.arange(32, dtype=np.int32) // 16)
+    compressed = stored(tmp_path, tensors, Quantisation("compressed-tensors", 16))[f"{LAYER}.weight"]
+    assert compressed.form == "compressed-tensors in activation order, 4-bit (16-bit on a GPU), group 16"
+    assert ordered.is_quantised and compressed.is_quantised
+
+
 # -- compressed-tensors ---------------------------------------------------------------------------------
 
 

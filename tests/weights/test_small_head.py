@@ -71,7 +71,7 @@ def test_a_head_that_is_quantised_already_stays_as_it_is(tmp_path: Path) -> None
     object.__setattr__(checkpoint.parameters[EMBEDDING], "form", "Q8_0")
     found = with_small_head(checkpoint)
     assert found.parameters == checkpoint.parameters
-    assert found.notes == ("The head is quantised already (Q8_0), so it stays as it is.",)
+    assert found.notes == ("The head is quantised already, Q8_0, so it stays as it is.",)
 
 
 def test_a_model_without_a_head_is_named(tmp_path: Path) -> None:

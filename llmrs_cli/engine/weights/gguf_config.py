@@ -22,7 +22,7 @@ from llmrs_cli.engine.model.spec import MAX_HEAD, ModelSpec, RopeSpec
 from llmrs_cli.engine.weights.gguf import Gguf, GgufTensor
 from llmrs_cli.engine.weights.gguf_types import canonical
 from llmrs_cli.engine.weights.packed import Weight
-from llmrs_cli.engine.weights.parameters import Parameter
+from llmrs_cli.engine.weights.parameters import WIDENED, Parameter
 from llmrs_cli.errors import ModelError, quoted
 
 ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
@@ -38,6 +38,8 @@ _SCALING_KEYS = {
     "yarn_beta_slow",
 }
 _FORMS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_PACKED = "Q4_0"
+"""The only block format that is 4-bit codes with whole zeros, as the kernels of a GPU read them."""
 
 
 def gguf_config(gguf: Gguf) -> dict[str, Any]:
@@ -158,7 +160,9 @@ def gguf_parameters(gguf: Gguf, spec: ModelSpec) -> dict[str, Parameter]:
 
 
 def _parameter(tensor: GgufTensor, order: NDArray[np.int64] | None) -> Parameter:
-    form = _FORMS.get(tensor.format.name, tensor.format.name)
+    form = _FORMS.get(tensor.format.name)
+    if form is None:
+        form = tensor.format.name if tensor.format.name == _PACKED else f"{tensor.format.name} {WIDENED}"
     in_place = order is None and len(tensor.shape) == 2
     return Parameter(
         tensor.shape,

@@ -51,6 +51,8 @@ class Parameter:
         return self.form not in _FORMS.values()
 
 
+WIDENED = "(16-bit on a GPU)"
+"""Ends the form of what takes less memory in its file and on a CPU than on a GPU, whose kernels do not know it."""
 _FORMS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 

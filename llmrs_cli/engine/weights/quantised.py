@@ -17,7 +17,7 @@ from llmrs_cli.engine.weights.awq import awq_rows_weight, awq_weight
 from llmrs_cli.engine.weights.compressed import compressed_weight
 from llmrs_cli.engine.weights.gptq import gptq_weight, in_groups
 from llmrs_cli.engine.weights.packed import Packed4, Stored, Words4, bf16_to_f32, canonical
-from llmrs_cli.engine.weights.parameters import Parameter, dense_parameter
+from llmrs_cli.engine.weights.parameters import WIDENED, Parameter, dense_parameter
 from llmrs_cli.engine.weights.quantisation import Quantisation
 from llmrs_cli.engine.weights.store import StoredTensor, Tensors, few
 from llmrs_cli.errors import ModelError, quoted
@@ -155,7 +155,8 @@ def _gptq(layer: _Layer, quantisation: Quantisation) -> Parameter:
         )
         return _in_groups(layer, "g_idx", weight)
 
-    return layer.parameter((outputs, columns), f"4-bit GPTQ, group {group}", read)
+    form = f"GPTQ in activation order, 4-bit {WIDENED}" if quantisation.activation_order else "4-bit GPTQ"
+    return layer.parameter((outputs, columns), f"{form}, group {group}", read)
 
 
 def _compressed(layer: _Layer, quantisation: Quantisation) -> Parameter:
@@ -180,7 +181,10 @@ def _compressed(layer: _Layer, quantisation: Quantisation) -> Parameter:
         )
         return _in_groups(layer, "weight_g_idx", weight)
 
-    return layer.parameter((outputs, columns), f"4-bit compressed-tensors, group {group}", read)
+    form = "4-bit compressed-tensors"
+    if "weight_g_idx" in layer.pieces:
+        form = f"compressed-tensors in activation order, 4-bit {WIDENED}"
+    return layer.parameter((outputs, columns), f"{form}, group {group}", read)
 
 
 def _stored_columns(layer: _Layer, outputs: int, width: int) -> int:

@@ -39,7 +39,7 @@ def with_small_head(checkpoint: Checkpoint) -> Checkpoint:
     if stored is None or len(stored.shape) != 2:
         raise ModelError(f"The model has no {quoted(source)}.")
     if stored.is_quantised:
-        note = f"The head is quantised already ({stored.form}), so it stays as it is."
+        note = f"The head is quantised already, {stored.form}, so it stays as it is."
         return replace(checkpoint, notes=(*checkpoint.notes, note))
     rows, columns = stored.shape
     nbytes = rows * (columns + 2 * -(-columns // GROUP))

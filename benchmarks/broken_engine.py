@@ -2,8 +2,8 @@
 
     python -m benchmarks.broken_engine HOW STEP FILE READ_FD WRITE_FD
 
-From the STEP-th on, each step does what `HOWS` says instead. When the first of them begins is written to FILE, in
-seconds of the clock that all processes of a machine share.
+From the STEP-th after FILE appears, each step does what `HOWS` says instead. When the first of them begins is written
+there, in seconds of the clock that all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
 from pathlib import Path
 
 from llmrs_cli.engine.api import Engine
@@ -36,13 +35,13 @@ HOWS: dict[str, Callable[[], None]] = {"error": error, "silent_end": silent_end,
 
 def break_at(step: int, how: Callable[[], None], file: Path) -> None:
     """Let engines of this process do so."""
-    steps, advance = count(), Engine._advance
+    left, advance = iter(range(step - 1, -1, -1)), Engine._advance
 
     def broken(self: Engine) -> None:
-        if next(steps) < step:
+        if not file.exists() or (more := next(left, -1)) > 0:
             advance(self)
             return
-        if not file.exists():
+        if more == 0:
             file.write_text(str(time.monotonic()))
         how()
 

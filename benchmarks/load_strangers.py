@@ -188,9 +188,11 @@ async def faults(size: Size) -> Result:
             started.append(time.monotonic() - began)
             child = server.child
             asked = [asyncio.create_task(ask(server, body(p, 1500))) for p in prompts(8, 24, seed=number)]
+            names = ("num_requests_running", "num_requests_waiting")
+            while sum([await server.metric(name) for name in names]) < len(asked):
+                await asyncio.sleep(0.02)
+            mark.touch()
             if how in ("kill", "server"):
-                while await server.metric("num_requests_running") < 4:
-                    await asyncio.sleep(0.02)
                 mark.write_text(str(time.monotonic()))
                 os.kill(child if how == "kill" else server.process.pid, signal.SIGKILL)
             answers = await asyncio.gather(*asked)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmrs_cli.errors import RequestError, quoted
@@ -10,8 +11,11 @@ from llmrs_cli.server.fields import read_fields
 from llmrs_cli.server.kinds import refuse
 from llmrs_cli.server.schema import RESPONSE
 from llmrs_cli.server.translate import ChatRequest, chat_request
+from llmrs_cli.text.grammar import FIELD
 
 Message = dict[str, Any]
+FORM = "text.format"
+"""What is `response_format` in a chat."""
 
 
 def response_request(body: Any) -> tuple[ChatRequest, dict[str, Any]]:
@@ -31,7 +35,21 @@ def response_request(body: Any) -> tuple[ChatRequest, dict[str, Any]]:
         chat["tool_choice"] = _choice(given["tool_choice"])
     if "format" in given.get("text", {}):
         chat["response_format"] = _format(given["text"]["format"])
-    return chat_request(chat), _repeated(given)
+    try:
+        request = chat_request(chat)
+    except RequestError as error:
+        raise _as_asked(error) from None
+    if request.form_field == FIELD:
+        request = replace(request, form_field=FORM)
+    return request, _repeated(given)
+
+
+def _as_asked(error: RequestError) -> RequestError:
+    """An error of a chat's field under the name that it has here."""
+    message, param = error.message, error.param or ""
+    for name in (f"{FIELD}.json_schema", FIELD):
+        message, param = message.replace(name, FORM), param.replace(name, FORM)
+    return RequestError(message, code=error.code, param=param or None, hint=error.hint)
 
 
 def _repeated(given: Mapping[str, Any]) -> dict[str, Any]:

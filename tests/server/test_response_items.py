@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -73,7 +74,9 @@ def test_a_schema_stands_one_level_deeper_in_a_chat() -> None:
             "response_format": {"type": "json_schema", "json_schema": form},
         }
     )
-    assert request("hi", text={"format": {"type": "json_schema", **form}}) == theirs
+    ours = request("hi", text={"format": {"type": "json_schema", **form}})
+    assert replace(ours, form_field="response_format") == theirs
+    assert ours.form_field == "text.format"
     assert not request("hi", text={"format": {"type": "text"}}).options.grammar
 
 
@@ -125,6 +128,27 @@ def test_parts_of_a_text_are_joined(parts: list[str]) -> None:
 )
 def test_what_an_item_cannot_be_is_named_with_its_place(item: Any, param: str, said: str) -> None:
     error = refusal([{"role": "user", "content": "hi"}, item])
+    assert error.param == param
+    assert said in error.message
+
+
+@pytest.mark.parametrize(
+    ("form", "more", "param", "said"),
+    [
+        ({"type": "xml"}, {}, "text.format.type", "text.format.type must be one of"),
+        ({"type": "json_schema", "name": "x"}, {}, "text.format.schema", "text.format.schema must be given"),
+        (
+            {"type": "json_object"},
+            {"tools": [{"type": "function", "name": "f"}], "tool_choice": "required"},
+            "text.format",
+            "there can be no text.format",
+        ),
+    ],
+)
+def test_a_form_that_is_wrong_is_named_as_it_is_asked_for_here(
+    form: Any, more: dict[str, Any], param: str, said: str
+) -> None:
+    error = refusal("hi", text={"format": form}, **more)
     assert error.param == param
     assert said in error.message
 

@@ -122,7 +122,14 @@ def test_items_of_a_conversation_are_understood(server: Served) -> None:
         ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools"),
         ({"input": [{"type": "computer_call"}]}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
-        ({"input": "hi", "text": {"format": {"type": "xml"}}}, "response_format"),
+        ({"input": "hi", "text": {"format": {"type": "xml"}}}, "text.format.type"),
+        (
+            {
+                "input": "hi",
+                "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "x"}}},
+            },
+            "text.format",
+        ),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(server: Served, fields: dict[str, Any], param: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -35,21 +36,25 @@ def response_request(body: Any) -> tuple[ChatRequest, dict[str, Any]]:
         chat["tool_choice"] = _choice(given["tool_choice"])
     if "format" in given.get("text", {}):
         chat["response_format"] = _format(given["text"]["format"])
-    try:
+    with named_as_here():
         request = chat_request(chat)
-    except RequestError as error:
-        raise _as_asked(error) from None
     if request.form_field == FIELD:
         request = replace(request, form_field=FORM)
     return request, _repeated(given)
 
 
-def _as_asked(error: RequestError) -> RequestError:
-    """An error of a chat's field under the name that it has here."""
-    message, param = error.message, error.param or ""
-    for name in (f"{FIELD}.json_schema", FIELD):
-        message, param = message.replace(name, FORM), param.replace(name, FORM)
-    return RequestError(message, code=error.code, param=param or None, hint=error.hint)
+@contextmanager
+def named_as_here() -> Iterator[None]:
+    """Errors that are told of a chat's fields are told of those of a response from which they were made."""
+    try:
+        yield
+    except RequestError as error:
+        message, param = error.message, error.param or ""
+        for name in (f"{FIELD}.json_schema", FIELD):
+            message, param = message.replace(name, FORM), param.replace(name, FORM)
+        if param.startswith("messages"):  # which of the items it was is not known any more
+            param = "input"
+        raise RequestError(message, code=error.code, param=param or None, hint=error.hint) from None
 
 
 def _repeated(given: Mapping[str, Any]) -> dict[str, Any]:

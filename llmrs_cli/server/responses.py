@@ -14,10 +14,10 @@ from time import time
 from typing import Any
 
 from llmrs_cli.engine.types import FinishReason
-from llmrs_cli.server.bridge import News
+from llmrs_cli.server.bridge import Answers, News
 from llmrs_cli.server.chat import conversation
 from llmrs_cli.server.exchange import Exchange, Framing
-from llmrs_cli.server.response_items import response_request
+from llmrs_cli.server.response_items import named_as_here, response_request
 from llmrs_cli.text.events import TextEvent, Usage
 from llmrs_cli.text.reply import ReplyParser
 from llmrs_cli.text.tools import ToolCall
@@ -29,25 +29,27 @@ NAMES = {"message": ("msg", "output_text"), "reasoning": ("rs", "reasoning_text"
 
 async def responses(exchange: Exchange) -> None:
     """Answer a conversation of items."""
-    async with (
-        exchange.admitted(response_request) as ((request, repeated), place),
-        conversation(exchange, request, place) as (_, parsers, answers),
-    ):
-        reply = ResponseReply(
-            exchange.service.settings.names[0], parsers[0], repeated, one_call=not request.parallel_calls
-        )
+    async with exchange.admitted(response_request) as ((request, repeated), place):
+        with named_as_here():
+            async with conversation(exchange, request, place) as (_, parsers, answers):
+                one_call = not request.parallel_calls
+                name = exchange.service.settings.names[0]
+                reply = ResponseReply(name, parsers[0], repeated, one_call=one_call)
+                await _tell(exchange, reply, answers, stream=request.delivery.stream)
 
-        def take(news: News) -> Sequence[Event]:
-            return list(reply.take(news[1]))
 
-        def last() -> Sequence[Event]:
-            return [reply.end(answers.usage())]
+async def _tell(exchange: Exchange, reply: ResponseReply, answers: Answers, *, stream: bool) -> None:
+    def take(news: News) -> Sequence[Event]:
+        return list(reply.take(news[1]))
 
-        if request.delivery.stream:
-            framing = Framing(named=True, end=b"", fault=reply.fault)
-            await exchange.stream(answers, take, last, framing)
-        else:
-            await exchange.whole(answers, take, lambda: reply.end(answers.usage())["response"])
+    def last() -> Sequence[Event]:
+        return [reply.end(answers.usage())]
+
+    if stream:
+        framing = Framing(named=True, end=b"", fault=reply.fault)
+        await exchange.stream(answers, take, last, framing)
+    else:
+        await exchange.whole(answers, take, lambda: reply.end(answers.usage())["response"])
 
 
 class ResponseReply:

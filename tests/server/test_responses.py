@@ -121,6 +121,8 @@ def test_items_of_a_conversation_are_understood(server: Served) -> None:
         ({"input": "hi", "max_output_tokens": 0}, "max_output_tokens"),
         ({"input": "hi", "tools": [{"type": "web_search"}]}, "tools"),
         ({"input": [{"type": "computer_call"}]}, "input"),
+        ({"input": [{"role": "wizard", "content": "hi"}]}, "input"),
+        ({"input": "a" * 600}, "input"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input"),
         ({"input": "hi", "text": {"format": {"type": "xml"}}}, "text.format.type"),
         (
@@ -135,4 +137,6 @@ def test_items_of_a_conversation_are_understood(server: Served) -> None:
 def test_what_is_not_supported_is_refused_by_name(server: Served, fields: dict[str, Any], param: str) -> None:
     reply = ask(server, **fields)
     assert reply.status == 400, reply.data
-    assert (reply.error["param"] or "").startswith(param)
+    assert reply.error["param"] is not None
+    assert reply.error["param"].startswith(param)
+    assert "messages" not in reply.error["message"]

@@ -133,7 +133,7 @@ def one_of(*values: Any) -> Kind:
 
 def array(item: Kind, longest: int, shortest: int = 0) -> Kind:
     """A list, read item by item into a tuple."""
-    rule = f"a list of {shortest} to {longest} items"
+    rule = f"a list of {shortest} to {longest} items" if longest else "an empty list"
 
     def read(where: str, value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list) or not shortest <= len(value) <= longest:

@@ -136,6 +136,14 @@ def test_an_object_of_known_fields_names_what_is_wrong_in_it() -> None:
         assert error.value.param == param
 
 
+def test_a_list_says_how_long_it_may_be() -> None:
+    for longest, rule in ((0, "x must be an empty list"), (1, "x must be a list of 0 to 1 items")):
+        kind = kinds.array(kinds.text(), longest)
+        assert kind.read("x", ["a"] * longest) == ("a",) * longest
+        with pytest.raises(RequestError, match=rule):
+            kind.read("x", ["a"] * (longest + 1))
+
+
 def test_an_alternative_that_is_wrong_inside_is_named_there() -> None:
     kind = kinds.either("a text or a list of texts", kinds.text(), kinds.array(kinds.text(), 3))
     with pytest.raises(RequestError) as error:

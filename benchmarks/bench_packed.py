@@ -144,7 +144,7 @@ def slabs(device: CudaDevice, gemm: Gemm, name: str, layout: Layout, m: int) -> 
     out = cp.zeros((m, rows), cp.uint16 if kind == "store" else cp.float32)
     x = random_bits(m * k, 1.0, BF16).reshape(m, k)
     for size in (size for i, size in enumerate(SLABS) if i == 0 or SLABS[i - 1] < rows * k * 2):
-        products = PackedProducts(device, Arena(), gemm, size)
+        products = PackedProducts(device, Arena(), gemm, slab_bytes=size)
 
         def launch(w: Packed4Matrix, products: PackedProducts = products) -> None:
             products.by_slabs(kind, PackedLinear(w, None, None, BF16, ""), x, out, 1.0)

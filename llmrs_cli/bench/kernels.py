@@ -16,6 +16,7 @@ from llmrs_cli.bench.ceilings import Ceilings
 from llmrs_cli.engine.arrays import Array, RowSampling, StepArrays, StepBatch
 from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits
 from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
+from llmrs_cli.engine.memory import COPIES_SHARE, copy_bytes
 from llmrs_cli.engine.model.names import DOWN, EMBEDDING, GATE, HEAD, UP, K, O, Q, V, in_layer, linear_shapes
 from llmrs_cli.engine.model.spec import ModelSpec
 from llmrs_cli.engine.sampling import row_sampling
@@ -98,14 +99,21 @@ def layers_for(spec: ModelSpec, spread: int = SPREAD) -> int:
 
 
 def lay(checkpoint: Checkpoint, backend: Backend, top: Ceilings) -> Bed:
-    """Load a model to time ops on; `layers_for` says how many layers it should have."""
+    """Load a model to time ops on; `layers_for` says how many layers it should have.
+
+    With copies of its weights where they take as little of the memory as an engine gives them.
+    """
     spec, parameters = checkpoint.spec, checkpoint.parameters
     sizes = {
         op: sum(parameters[in_layer(0, f"{module}.weight")].nbytes for module in modules)
         for op, modules in LINEARS.items()
     }
     sizes["head"] = parameters[EMBEDDING if spec.tied_head else HEAD].nbytes
-    return Bed(spec, sizes, backend, load_model(checkpoint, backend), top)
+    copies = copy_bytes(checkpoint, backend)
+    model = load_model(checkpoint, backend)
+    if copies and copies * COPIES_SHARE <= backend.free_bytes():
+        model = backend.copied(model)
+    return Bed(spec, sizes, backend, model, top)
 
 
 def time_linears(bed: Bed, sizes: Sequence[int]) -> Iterator[Timing]:

@@ -10,7 +10,7 @@ from llmrs_cli.engine.api import Engine, assemble
 from llmrs_cli.engine.backends.base import Backend
 from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.engine.loop import EngineThread
-from llmrs_cli.engine.memory import SHARE, plan_memory, weight_bytes
+from llmrs_cli.engine.memory import SHARE, copy_bytes, plan_memory, weight_bytes
 from llmrs_cli.engine.weights.checkpoint import Checkpoint
 from llmrs_cli.engine.weights.load import load_model
 
@@ -32,6 +32,8 @@ class Workplace:
     memory: int = 0
     """Bytes for weights and engines; 0: what is free now."""
     _model: ModelWeights | None = field(init=False, default=None)
+    _copies: int = field(init=False, default=0)
+    """Bytes beside the model's weights"""
 
     def __post_init__(self) -> None:
         self.memory = self.memory or int(self.backend.free_bytes() * SHARE)
@@ -64,17 +66,25 @@ class Workplace:
         spec = self.checkpoint.spec
         self.backend.use()
         # Once the model is there, the memory that it was given is ours already.
-        held = self.memory if self._model is not None else 0
+        loaded = self._model is not None
         plan = plan_memory(
-            spec, self.backend, self.weights, context=context, rows=rows, memory=self.memory, held=held
+            spec,
+            self.backend,
+            self.weights + self._copies,
+            context=context,
+            rows=rows,
+            memory=self.memory,
+            held=self.memory if loaded else 0,
+            copies=0 if loaded else copy_bytes(self.checkpoint, self.backend),
         )
         limits = plan.limits
         if budget is not None:
             limits = replace(limits, busy_budget=budget, idle_budget=max(budget, limits.idle_budget))
-        return assemble(self.checkpoint, self.backend, self._loaded(), limits)
+        return assemble(self.checkpoint, self.backend, self._loaded(plan.copies), limits)
 
-    def _loaded(self) -> ModelWeights:
-        """The model; loaded in the thread of the first engine."""
+    def _loaded(self, copies: int) -> ModelWeights:
+        """The model; loaded in the thread of the first engine, with copies of its weights if they may take that many bytes."""
         if self._model is None:
-            self._model = load_model(self.checkpoint, self.backend, self.progress)
+            model = load_model(self.checkpoint, self.backend, self.progress)
+            self._model, self._copies = self.backend.copied(model) if copies else model, copies
         return self._model

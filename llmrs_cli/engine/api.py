@@ -293,13 +293,18 @@ def open_engine(
     weights, workspace and KV cache; None stands for what suits the backend and fits. `progress` gets
     bytes loaded and bytes in all. `grammars` compiles those of requests. Raises ModelError, or DoesNotFitError with the sizes.
     """
-    from llmrs_cli.engine.memory import plan_memory, size, weight_bytes
+    from llmrs_cli.engine.memory import copy_bytes, plan_memory, size, weight_bytes
     from llmrs_cli.engine.weights.load import load_model
 
     weights = weight_bytes(checkpoint, backend)
-    plan = plan_memory(checkpoint.spec, backend, weights, context=context, rows=rows, memory=memory)
+    copies = copy_bytes(checkpoint, backend)
+    plan = plan_memory(
+        checkpoint.spec, backend, weights, context=context, rows=rows, memory=memory, copies=copies
+    )
     try:
         model = load_model(checkpoint, backend, progress, context=plan.limits.context)
+        if plan.copies:
+            model = backend.copied(model)
         return assemble(checkpoint, backend, model, plan.limits, grammars=grammars, release=backend.close)
     except MemoryError as error:
         raise DoesNotFitError(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.9
 """Of the free memory that an engine takes at most when nobody names a size."""
+COPIES_SHARE = 8
+"""Copies of weights are made where there is so many times their size left for KV cache and copies."""
 LEAST_CONTEXT = 512
 """Tokens; a context that nobody asked for is not made smaller than this to fit."""
 
@@ -32,11 +34,15 @@ class MemoryPlan:
     workspace: int
     kv: int
     available: int
+    copies: int = 0
+    """Of weights in a form in which many tokens are multiplied sooner; they are made if this is not 0"""
 
     def __str__(self) -> str:
+        copies = f" + copies {size(self.copies)}" if self.copies else ""
+        whole = self.weights + self.copies + self.workspace + self.kv
         return (
-            f"weights {size(self.weights)} + workspace {size(self.workspace)} + KV cache {size(self.kv)}"
-            f" = {size(self.weights + self.workspace + self.kv)}, available {size(self.available)}"
+            f"weights {size(self.weights)}{copies} + workspace {size(self.workspace)} + KV cache {size(self.kv)}"
+            f" = {size(whole)}, available {size(self.available)}"
         )
 
 
@@ -49,6 +55,7 @@ def plan_memory(
     rows: int | None = None,
     memory: int | None = None,
     held: int = 0,
+    copies: int = 0,
 ) -> MemoryPlan:
     """Fit an engine for `spec` with `weights` bytes of weights into `memory` (or what is free).
 
@@ -56,7 +63,8 @@ def plan_memory(
     modest (what the backend takes by default, or half the weights), unless memory was asked for, or rows
     and context both: then it takes what is left. A context that was asked for is kept or refused
     (DoesNotFitError); one that was not shrinks to fit. `held` bytes of `memory` are taken by whoever asks,
-    for weights that are loaded, say.
+    for weights that are loaded, say. `copies` are what a backend would like to take beside the weights to be faster, and
+    takes where memory is plenty.
     """
     sizes, block_size = backend.sizes, backend.block_size
     if context is not None and not 2 <= context <= spec.max_context:
@@ -71,14 +79,16 @@ def plan_memory(
     # Row state grows with the context; what it may be at most is taken off before the context is known.
     row_limits = RowLimits(rows, context or usual, spec.vocab, idle)
     workspace = backend.workspace_bytes(model_sizes(spec), row_limits)
-    room = max(0, available - weights - workspace) // block
+    left = max(0, available - weights - workspace)
+    copies = copies if copies * COPIES_SHARE <= left else 0
+    room = (left - copies) // block
     tokens = context or _fitting_context(usual, room * block_size)
     one = -(-tokens // block_size)
     most = room if exact else min(room, max(sizes.kv_bytes or 0, weights // 2) // block)
     blocks = max(one, min(one * rows, most))
     cut_from = usual if context is None and tokens < usual else 0
     limits = EngineLimits(rows, tokens, blocks, block_size, busy, idle, block // block_size, cut_from)
-    plan = MemoryPlan(limits, weights, workspace, blocks * block, available)
+    plan = MemoryPlan(limits, weights, workspace, blocks * block, available, copies)
     if blocks > room:
         raise DoesNotFitError(
             f"A context of {tokens} tokens does not fit: {plan}.",
@@ -116,6 +126,11 @@ def weight_bytes(checkpoint: Checkpoint, backend: Backend) -> int:
     """Bytes of a model's weights on a backend."""
     parameters = checkpoint.parameters.values()
     return sum(backend.weight_bytes(p.shape, p.form, p.nbytes) for p in parameters)
+
+
+def copy_bytes(checkpoint: Checkpoint, backend: Backend) -> int:
+    """Bytes of the copies that a backend would make of a model's weights."""
+    return sum(backend.copy_bytes(p.shape, p.form) for p in checkpoint.parameters.values())
 
 
 def size(count: int) -> str:

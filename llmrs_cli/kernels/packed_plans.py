@@ -2,7 +2,8 @@
 
 up to 8 tokens       packed_small: memory speed, norm and epilogue fused
 up to WIDE_TOKENS    packed_wide, where it has a plan: the same for more tokens, on Hopper
-more                 packed_many, where it was measured to be faster than what follows
+more                 16-bit products, where the weights have a copy in 16 bits
+                     packed_many, where it was measured to be faster than what follows
 up to TILE_TOKENS    packed_large: the tensor cores read codes
 more                 dequantise, a slab at a time, and cuBLASLt
 """
@@ -34,6 +35,8 @@ TILE_TOKENS = {True: 768, False: 64}
 """Most tokens that `packed_large` is taken for: with wgmma, and without."""
 WIDE_TOKENS = packed_wide_plans.MOST_TOKENS
 """Most tokens that `packed_wide` is taken for."""
+COPY_TOKENS = WIDE_TOKENS
+"""Most tokens of weights with a 16-bit copy that are multiplied as codes."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
 SLAB_BYTES = 32 << 20

@@ -301,9 +301,13 @@ def test_a_parameter_takes_what_it_takes_on_a_gpu(
     assert backend.weight_bytes(shape, form, nbytes) == taken
 
 
-def test_4_bit_weights_that_are_widened_take_16_bits_a_value() -> None:
+def test_4_bit_weights_that_are_widened_take_16_bits_a_value_and_have_no_copies() -> None:
     with cuda_backend(packed=False) as backend:
         assert backend.weight_bytes((64, 64), "4-bit AWQ, group 64", 2048) == 8192
+        assert backend.copy_bytes((64, 64), "4-bit AWQ, group 64") == 0
+    with cuda_backend(packed=True) as backend:
+        assert backend.copy_bytes((64, 64), "4-bit AWQ, group 64") == 8192
+        assert backend.copy_bytes((64, 64), "bfloat16") == backend.copy_bytes((64,), "4-bit") == 0
 
 
 def test_a_model_that_does_not_fit_is_refused_with_numbers(backend: Any, tmp_path: Any) -> None:

@@ -43,6 +43,9 @@ def room() -> Iterator[Any]:
     with cuda_backend(packed=True) as backend:
         module: Any = sys.modules["llmrs_cli.engine.backends.cuda_packed"]
         module.arena, module.upload = backend._arena, backend._upload
+        module.copies, module.dense = (
+            sys.modules[f"llmrs_cli.engine.backends.{name}"] for name in ("cuda_copies", "cuda_dense")
+        )
         yield module
 
 
@@ -296,6 +299,37 @@ def test_many_tokens_multiply_codes_where_that_is_faster(
             served[f"{epilogue} {m}"] = listener.named()
     many = {name for name, stems in served.items() if "packed_many" in stems}
     assert many == ({"silu 257", "silu 1200"} if rows == 144 else set())
+
+
+def test_many_tokens_are_multiplied_with_a_copy_where_there_is_one(
+    room: Any, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values are those of the slabs that would be widened without it, bit for bit."""
+    bias = RNG.standard_normal(144).astype(np.float32)
+    made = room.load_packed(device, room.upload, [weight(144)], [Dense(bias)], False)
+    both = room.copies._beside(device, made)
+    assert both.matrix is made.matrix and both.note == f"{made.note}, and in 16 bits"
+    assert np.array_equal(values_of(device, made, True), both.copy.weight.view(np.float16))
+    dense = room.dense.DenseProducts(device, room.arena, multiply, room.dense.MEASURED)
+    products = room.PackedProducts(device, room.arena, multiply, dense)
+    monkeypatch.setattr(packed_plans, "TILE_TOKENS", {True: 0, False: 0})  # slabs
+    x = host(RNG.standard_normal((300, 200)).astype(np.float16)).view(np.uint16)
+    for epilogue, kind in (("store", np.uint16), ("add", np.float32), ("silu", np.uint16)):
+        found = []
+        for linear in (both, made):
+            out = host(np.zeros((300, 72 if epilogue == "silu" else 144), kind))
+            products.plain(epilogue, x, linear, out, alpha=0.5)
+            found.append(out.tobytes())
+        assert found[0] == found[1] and any(found[0])
+
+
+def test_few_tokens_do_not_touch_the_copy(room: Any, device: EmulatedDevice) -> None:
+    made = room.load_packed(device, room.upload, [weight(144)], [None], False)
+    both = room.copies._beside(device, made)
+    for m in (1, 8, 9, packed_plans.COPY_TOKENS):
+        listener = Listener()
+        room.PackedProducts(listener, room.arena, multiply).plain("store", bits(m, 200), both, bits(m, 144))
+        assert listener.named() == ["packed_small" if m <= 8 else "packed_wide"]
 
 
 @pytest.mark.parametrize("m", [2, 12])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from llmrs_cli.bench import workplace
 from llmrs_cli.bench.workplace import Workplace
+from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.engine.backends.reference import ReferenceBackend
 from llmrs_cli.engine.memory import SHARE
 from llmrs_cli.engine.model.spec import from_config
@@ -63,6 +64,22 @@ def test_an_engine_has_the_rows_and_the_context_asked_for(place: Workplace) -> N
     engine = place.stepped(5, 96)
     assert (engine.limits.rows, engine.limits.context) == (5, 96)
     engine.close()
+
+
+def test_copies_of_weights_are_made_once_and_count_from_then_on(
+    place: Workplace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[ModelWeights] = []
+
+    def copied(self: ReferenceBackend, model: ModelWeights) -> ModelWeights:
+        made.append(model)
+        return model
+
+    monkeypatch.setattr(ReferenceBackend, "copy_bytes", lambda self, shape, form: 100)
+    monkeypatch.setattr(ReferenceBackend, "copied", copied)
+    for rows in (2, 3):
+        place.stepped(rows, 64).close()
+    assert len(made) == 1 and place._copies == 100 * len(CHECKPOINT.parameters)
 
 
 def test_a_budget_holds_while_rows_decode_and_is_no_more_than_without(place: Workplace) -> None:

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmrs_cli.engine import open_engine
 from llmrs_cli.engine.backends.base import RowLimits, Sizes
+from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.engine.backends.reference import ReferenceBackend
-from llmrs_cli.engine.memory import MemoryPlan, model_sizes, plan_memory, size, weight_bytes
+from llmrs_cli.engine.memory import MemoryPlan, copy_bytes, model_sizes, plan_memory, size, weight_bytes
 from llmrs_cli.engine.model.spec import ModelSpec, from_config
 from llmrs_cli.engine.weights.random import random_checkpoint
 from llmrs_cli.errors import DoesNotFitError, UsageError
@@ -194,6 +196,40 @@ def test_more_memory_never_makes_a_smaller_engine(memory: list[int], context: in
 
     less, more = (blocks(size) for size in sorted(memory))
     assert less[0] <= more[0] and less[1] <= more[1]
+
+
+@given(copies=st.integers(1, 200), memory=st.integers(100, 2_000))
+def test_copies_of_weights_take_at_most_an_eighth_of_what_is_left(copies: int, memory: int) -> None:
+    made = plan(2_000 * MIB, memory=memory * MIB, context=512, rows=512, copies=copies * MIB)
+    left = made.available - made.weights - made.workspace
+    assert made.copies == (copies * MIB if 8 * copies * MIB <= left else 0)
+    assert made.kv <= left - made.copies
+    assert (f" + copies {size(made.copies)} + " in str(made)) == bool(made.copies)
+    whole = made.weights + made.copies + made.workspace + made.kv
+    assert f"= {size(whole)}, available {size(made.available)}" in str(made)
+
+
+class Copying(Machine):
+    """Would like so many bytes of copies for each parameter."""
+
+    each = 1 << 10
+
+    def copy_bytes(self, shape: tuple[int, ...], form: str) -> int:
+        return self.each
+
+    def copied(self, model: ModelWeights) -> ModelWeights:
+        self.made = True
+        return super().copied(model)
+
+
+@pytest.mark.parametrize(("each", "made"), [(1 << 10, True), (1 << 30, False)])
+def test_an_engine_has_copies_where_the_plan_says_so(each: int, made: bool) -> None:
+    checkpoint, backend = random_checkpoint(SPEC), Copying(2_000 * MIB)
+    backend.each, backend.made = each, False
+    assert copy_bytes(checkpoint, backend) == each * len(checkpoint.parameters)
+    assert copy_bytes(checkpoint, Machine(0)) == 0
+    open_engine(checkpoint, backend, context=64, rows=2).close()
+    assert backend.made == made
 
 
 def test_memory_that_a_model_holds_already_counts_as_free() -> None:

@@ -267,10 +267,12 @@ def test_a_converted_copy_becomes_the_tiles_of_its_source(
                 assert (found.weight == wanted.weight).all(), label
 
 
-def test_a_prompt_of_many_tokens_goes_through_slabs(
-    backend: Backend, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("copies", [False, True], ids=["slabs", "copies"])
+def test_a_prompt_of_many_tokens_is_multiplied_in_16_bits(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, copies: bool
 ) -> None:
     monkeypatch.setattr(packed_plans, "WIDE_TOKENS", 0)
+    monkeypatch.setattr(packed_plans, "COPY_TOKENS", 8)
     monkeypatch.setattr(packed_plans, "TILE_TOKENS", {True: 64, False: 64})
     monkeypatch.setattr(packed_plans, "SLAB_BYTES", 64 * 2 * 256 * 2)  # slabs of 128 rows
     checkpoint = open_checkpoint(DATA / "golden" / "checkpoints" / "tiny-qwen2-awq-g128")
@@ -278,5 +280,6 @@ def test_a_prompt_of_many_tokens_goes_through_slabs(
     ids = [np.random.default_rng(1).integers(0, vocab, 130).tolist()]
     oracle = ReferenceBackend()
     (wanted,) = forced_logits(oracle, load_model(checkpoint, oracle), ids, [130], vocab)
-    (found,) = gpu_logits(backend, load_model(checkpoint, backend), ids, 1000, vocab)
+    model = load_model(checkpoint, backend)
+    (found,) = gpu_logits(backend, backend.copied(model) if copies else model, ids, 1000, vocab)
     assert np.linalg.norm(found - wanted) < LOGITS[False] * np.linalg.norm(wanted)

@@ -43,6 +43,7 @@ CUDA_MODULES = tuple(
         "_part",
         "_results",
         "_packed",
+        "_copies",
     )
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""

@@ -20,7 +20,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from llmrs_cli.engine.arrays import Array, Draws, RowSampling, StepArrays, StepBatch
-from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
+from llmrs_cli.engine.backends.handles import (
+    Geometry,
+    KvLayer,
+    LayerWeights,
+    Linear,
+    ModelWeights,
+    RopeTable,
+    Vector,
+)
 from llmrs_cli.engine.backends.looks import HostLooks, Looks
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.errors import EngineFault
@@ -162,6 +170,14 @@ class Backend(ABC):
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
         """Bytes that a parameter takes once it is prepared: of this shape, stored as `form` in `nbytes`."""
         return nbytes
+
+    def copy_bytes(self, shape: tuple[int, ...], form: str) -> int:
+        """Bytes that `copied` takes for a parameter."""
+        return 0
+
+    def copied(self, model: ModelWeights) -> ModelWeights:
+        """The model with copies of weights that many tokens are multiplied with sooner than with the weights themselves."""
+        return model
 
     @abstractmethod
     def free_bytes(self) -> int:

@@ -20,6 +20,7 @@ from llmrs_cli.engine.arrays import Array, Draws, StepArrays
 from llmrs_cli.engine.backends import cuda_packed, cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_attention import Attention
+from llmrs_cli.engine.backends.cuda_copies import with_copies
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
 from llmrs_cli.engine.backends.cuda_fixed import FixedProducts
@@ -35,7 +36,15 @@ from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedK
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
 from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, large_sizes, most_drawn, padded
 from llmrs_cli.engine.backends.cuda_upload import Upload
-from llmrs_cli.engine.backends.handles import Geometry, KvLayer, LayerWeights, Linear, RopeTable, Vector
+from llmrs_cli.engine.backends.handles import (
+    Geometry,
+    KvLayer,
+    LayerWeights,
+    Linear,
+    ModelWeights,
+    RopeTable,
+    Vector,
+)
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.catalog import (
@@ -114,6 +123,7 @@ class CudaBackend(Backend):
         self._groups: set[int] = set()
         self._linears: set[tuple[int, int, Epilogue]] = set()
         self._packed_linears: set[tuple[Layout, Epilogue]] = set()
+        self._copied = False
         self._attention = Attention(self.device, self._arena, 0 if deterministic else paths.prompt_tokens)
         self._shares = self.device.multiprocessors
         self._few: tuple[int, ...] = ()
@@ -152,9 +162,14 @@ class CudaBackend(Backend):
         packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
         wide = () if self.deterministic else wide_units(bf16, self._linears, arch, count)
         sizes = () if self.deterministic else large_sizes(self.sizes.idle_budget)
-        many = many_units(bf16, self._linears, sizes, arch, count)
+        packed_shapes = {(layout.rows, layout.columns, place) for layout, place in self._packed_linears}
+        many = many_units(
+            bf16, self._linears | (packed_shapes if self._copied else set()), sizes, arch, count
+        )
         packed_wide = packed_wide_units(bf16, self._packed_linears, arch, count)
-        packed_many = packed_many_units(bf16, self._packed_linears, sizes, arch, count)
+        packed_many = packed_many_units(
+            bf16, self._packed_linears, () if self._copied else sizes, arch, count
+        )
         ahead = *packed, *wide, *many, *packed_wide, *packed_many
         self.device.build((*model_units(bf16, head_dim, arch), *ahead))
         self._shares = self._attention.shares(kv_heads, head_dim)
@@ -191,6 +206,14 @@ class CudaBackend(Backend):
 
     def weight_bytes(self, shape: tuple[int, ...], form: str, nbytes: int) -> int:
         return cuda_sizes.weight_bytes(shape, form if self.packed else "float16", nbytes)
+
+    def copy_bytes(self, shape: tuple[int, ...], form: str) -> int:
+        return cuda_sizes.copy_bytes(shape, form) if self.packed else 0
+
+    def copied(self, model: ModelWeights) -> ModelWeights:
+        model = with_copies(self.device, model)
+        self._copied = True
+        return model
 
     def free_bytes(self) -> int:
         free, _ = cp.cuda.runtime.memGetInfo()
@@ -306,7 +329,7 @@ class CudaBackend(Backend):
 
     @property
     def _packed_products(self) -> PackedProducts:
-        return PackedProducts(self.device, self._arena, self._gemm)
+        return PackedProducts(self.device, self._arena, self._gemm, self._dense)
 
     @staticmethod
     def _is_bf16(weight: Linear) -> bool:

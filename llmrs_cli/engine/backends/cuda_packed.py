@@ -13,7 +13,16 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array
-from llmrs_cli.engine.backends.cuda_linear import PAIR_ROWS, is_paired, narrowed, offsets, places, stack_bias
+from llmrs_cli.engine.backends.cuda_dense import DenseProducts
+from llmrs_cli.engine.backends.cuda_linear import (
+    PAIR_ROWS,
+    CudaLinear,
+    is_paired,
+    narrowed,
+    offsets,
+    places,
+    stack_bias,
+)
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_part import Four, half_scales, on_device
 from llmrs_cli.engine.backends.cuda_upload import Upload
@@ -51,6 +60,8 @@ class PackedLinear:
     bf16: bool
     """Type of the activations"""
     note: str
+    copy: CudaLinear | None = None
+    """The same in 16 bits, for many tokens, where there is memory for both"""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -179,6 +190,8 @@ class PackedProducts:
     device: CudaDevice
     arena: Arena
     gemm: Gemm
+    dense: DenseProducts | None = None
+    """For weights with a copy"""
     slab_bytes: int = field(default_factory=lambda: packed_plans.SLAB_BYTES)
 
     def normed(
@@ -203,7 +216,10 @@ class PackedProducts:
         self, epilogue: Epilogue, x: Array, weight: PackedLinear, out: Array, alpha: float = 1.0
     ) -> None:
         """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit."""
-        if len(x) <= packed_small.MAX_TOKENS:
+        if weight.copy is not None and len(x) > packed_plans.COPY_TOKENS:
+            assert self.dense is not None
+            self.dense.plain(epilogue, x, weight.copy, out, alpha)
+        elif len(x) <= packed_small.MAX_TOKENS:
             self._few(epilogue, weight, out, x=x, alpha=alpha)
         elif (plan := self._wide_plan(len(x), weight)) is not None:
             packed_wide.packed_wide(

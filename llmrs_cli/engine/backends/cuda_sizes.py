@@ -59,6 +59,11 @@ def head_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> in
     return 2 * 4 * HEAD_ROWS * model.vocab + chosen + 4 * words
 
 
+def copy_bytes(shape: tuple[int, ...], form: str) -> int:
+    """A 16-bit copy of a matrix of 4-bit codes; others have none."""
+    return 2 * shape[0] * shape[1] if len(shape) == 2 and form.startswith("4-bit") else 0
+
+
 def weight_bytes(shape: tuple[int, ...], form: str, nbytes: int) -> int:
     """A parameter on the GPU: 16-bit matrices, float32 vectors, 4-bit codes as they are with a little more."""
     if len(shape) == 1:

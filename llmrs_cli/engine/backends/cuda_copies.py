@@ -1,0 +1,45 @@
+"""16-bit copies of 4-bit weights, for steps of many tokens on a GPU that has the memory for both.
+
+The values are those that a kernel would widen codes to, and `dequantise` rounds them once instead of in each step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import cupy as cp
+
+from llmrs_cli.engine.backends.cuda_linear import CudaLinear
+from llmrs_cli.engine.backends.cuda_packed import PackedLinear
+from llmrs_cli.engine.backends.handles import Linear, ModelWeights
+from llmrs_cli.kernels.dequantise import dequantise
+from llmrs_cli.kernels.device import CudaDevice
+
+
+def with_copies(device: CudaDevice, model: ModelWeights) -> ModelWeights:
+    """The model with a copy beside each packed linear of its layers. Raises MemoryError."""
+
+    def both(linear: Linear) -> Linear:
+        return _beside(device, linear)
+
+    layers = (
+        replace(
+            layer,
+            qkv=both(layer.qkv),
+            o=both(layer.o),
+            gate_up=both(layer.gate_up),
+            down=both(layer.down),
+        )
+        for layer in model.layers
+    )
+    return replace(model, layers=tuple(layers))
+
+
+def _beside(device: CudaDevice, linear: Linear) -> Linear:
+    if not isinstance(linear, PackedLinear):
+        return linear
+    values = cp.empty(linear.shape, cp.uint16)
+    dequantise(device, linear.bf16, linear.matrix, values)
+    note = f"{linear.note}, and in 16 bits"
+    copy = CudaLinear(values, linear.bias, linear.narrow_bias, linear.bf16, note)
+    return replace(linear, copy=copy, note=note)

@@ -57,7 +57,7 @@ FEW_TOKENS = 64
     show_default=True,
     type=click.IntRange(0),
     metavar="N",
-    help="Sequences that may wait.",
+    help="Sequences that may wait; keys share them evenly.",
 )
 @click.option(
     "--deadline",

@@ -16,16 +16,14 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
 from llmrs_cli.engine.types import FinishReason, TokenEvent, entries, joined, split
-from llmrs_cli.server.faults import HttpError, overloaded
+from llmrs_cli.server.faults import HttpError
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.text.events import TextEvent, Usage
 from llmrs_cli.text.generate import GenerateOptions, Generation, TextEngine
@@ -189,44 +187,6 @@ class Clock:
             self._ran_out()
         else:
             self._timer = self._loop.call_later(min(left, self._seconds), self._look)
-
-
-class Gate:
-    """How many may be under way at once, running and waiting; who comes after that is refused."""
-
-    def __init__(self, room: int) -> None:
-        self.room = room
-        self.inside = 0
-
-    def check(self) -> None:
-        """Raise HttpError 429 if there is no place."""
-        if self.inside >= self.room:
-            raise overloaded()
-
-    @contextmanager
-    def taken(self) -> Iterator[Place]:
-        """Hold one place, or as many as are asked for later. Raises HttpError 429 if it is not there."""
-        place = Place(self)
-        try:
-            place.hold(1)
-            yield place
-        finally:
-            place.hold(0)
-
-
-class Place:
-    """What one request holds of a gate."""
-
-    def __init__(self, gate: Gate) -> None:
-        self._gate = gate
-        self._held = 0
-
-    def hold(self, count: int) -> None:
-        """Hold `count` in all. Raises HttpError 429 if they are not there, then nothing has changed."""
-        inside = self._gate.inside + count - self._held
-        if count > self._held and inside > self._gate.room:
-            raise overloaded()
-        self._gate.inside, self._held = inside, count
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from llmrs_cli.server.answers import ChatReply, Timings
-from llmrs_cli.server.bridge import Answers, News, Place
+from llmrs_cli.server.bridge import Answers, News
 from llmrs_cli.server.budget import within_budget, within_scores
 from llmrs_cli.server.exchange import Exchange
 from llmrs_cli.server.fields import read_fields
+from llmrs_cli.server.gate import Place
 from llmrs_cli.server.schema import RENDER
 from llmrs_cli.server.service import salt_of
 from llmrs_cli.server.translate import (

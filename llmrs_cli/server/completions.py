@@ -8,10 +8,11 @@ from typing import Any
 
 from llmrs_cli.engine.types import TokenLogprob
 from llmrs_cli.server.answers import Timings
-from llmrs_cli.server.bridge import News, Place
+from llmrs_cli.server.bridge import News
 from llmrs_cli.server.budget import within_budget, within_scores
 from llmrs_cli.server.completion_answers import CompletionReply, Echo
 from llmrs_cli.server.exchange import Exchange
+from llmrs_cli.server.gate import Place
 from llmrs_cli.server.service import salt_of
 from llmrs_cli.server.translate import CompletionRequest, completion_request
 from llmrs_cli.text.events import named

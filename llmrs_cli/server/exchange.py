@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from llmrs_cli.engine.types import FinishReason
-from llmrs_cli.server.bridge import Answers, ClientGone, News, Place, while_connected
+from llmrs_cli.server.bridge import Answers, ClientGone, News, while_connected
 from llmrs_cli.server.faults import HttpError, as_http, unavailable
+from llmrs_cli.server.gate import Place
 from llmrs_cli.server.security import CLOSE, Message, Receive, Scope, Send, send_json
 from llmrs_cli.server.service import Service
 from llmrs_cli.server.settings import BODY_SECONDS, STALL_SECONDS
@@ -76,9 +77,9 @@ class Exchange:
     async def admitted(self, read: Callable[[Any], T]) -> AsyncIterator[tuple[T, Place]]:
         """The same for a request that generates, with its place; one that finds none is refused before its
         body is waited for, or looked at."""
-        self.service.check_room()
+        self.service.check_room(self.caller)
         data = await self._body()
-        with self.service.place() as place:
+        with self.service.place(self.caller) as place:
             yield await self._decoded(data, read), place
 
     async def _decoded(self, data: bytes, read: Callable[[Any], T]) -> T:

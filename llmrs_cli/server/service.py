@@ -16,8 +16,9 @@ from typing import ParamSpec, TypeVar
 
 from llmrs_cli.engine.stats import EngineStats
 from llmrs_cli.errors import quoted
-from llmrs_cli.server.bridge import Answers, Gate, Place
+from llmrs_cli.server.bridge import Answers
 from llmrs_cli.server.faults import HttpError, unavailable
+from llmrs_cli.server.gate import Gate, Place
 from llmrs_cli.server.metrics import Metrics
 from llmrs_cli.server.pace import Pace
 from llmrs_cli.server.settings import ServerSettings
@@ -66,7 +67,7 @@ class Service:
     def open(self, engine: TextEngine) -> None:
         """The model has loaded."""
         self._engine = engine
-        self._gate = Gate(engine.rows + self.settings.queue)
+        self._gate = Gate(engine.rows + self.settings.queue, engine.rows, len(self.settings.keys))
         self.phase = Phase.READY
 
     @property
@@ -113,15 +114,15 @@ class Service:
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._trials, self.engine.check_grammar, grammar, param)
 
-    def check_room(self) -> None:
-        """Raise HttpError 503 or 429 if no request can be taken now, whatever it holds."""
+    def check_room(self, caller: bytes = b"") -> None:
+        """Raise HttpError 503 or 429 if no request of this caller can be taken now, whatever it holds."""
         if self.engine is not None:
-            self._gate.check()
+            self._gate.check(caller)
 
     @contextmanager
-    def place(self) -> Iterator[Place]:
+    def place(self, caller: bytes = b"") -> Iterator[Place]:
         """Room for one sequence, from before the body is read, and for more as it asks. Raises HttpError 429."""
-        with self._gate.taken() as place, self._under_way():
+        with self._gate.taken(caller) as place, self._under_way():
             yield place
 
     @contextmanager

@@ -21,6 +21,8 @@ ROW_PADDING = 4
 DEEP, SHALLOW = 6, 3
 """Steps in flight, on GPUs with much and little shared memory."""
 DEEP_SHARED = 160 << 10
+MANY_VALUES = 40_000_000
+"""Of a matrix that takes longer to read than what else a kernel does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,11 @@ def early_steps(m: int, normed: bool, n: int, k: int, depth: int) -> int:
     """Steps of weights, of `depth` in flight, that an (N, K) product asks for before it waits for the kernel before it.
 
     What it reads of that one returns after them. So they are few where it begins late, and all where it has long to wait,
-    behind an attention, or reads many tokens. Measured on an H200.
+    behind an attention, reads many tokens, or so many weights that these decide. Measured on an H200.
     """
-    if m > 1 or (k <= n and not normed):
-        return depth
-    return depth // 3 if normed else depth // 2
+    if normed:
+        return depth if m > 1 else depth // 3
+    return depth if m > 1 or k <= n or n * k >= MANY_VALUES else depth // 2
 
 
 @cache

@@ -8,6 +8,7 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -145,7 +146,8 @@ class Connection(H11Protocol):
             "content-length": str(len(body)),
             "connection": "close",
         }
-        response = h11.Response(status_code=fault.status, headers=[*headers.items()])
+        reason = HTTPStatus(fault.status).phrase
+        response = h11.Response(status_code=fault.status, headers=[*headers.items()], reason=reason)
         with contextlib.suppress(h11.LocalProtocolError):  # an answer has begun: it is cut off
             for event in (response, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")

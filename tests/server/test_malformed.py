@@ -7,6 +7,7 @@ import gzip
 import http.client
 import json
 import socket
+from http import HTTPStatus
 
 import h11
 import pytest
@@ -121,7 +122,7 @@ def test_malformed_http_is_refused_in_our_words(
     with raw(server, data) as connection:
         response = http.client.HTTPResponse(connection)
         response.begin()
-        assert response.status == expected
+        assert (response.status, response.reason) == (expected, HTTPStatus(expected).phrase)
         assert json.loads(response.read())["error"]["code"] == code
     assert server.post(CHAT, HI).status == 200
 

@@ -307,7 +307,7 @@ def test_many_tokens_are_multiplied_with_a_copy_where_there_is_one(
     """The values are those of the slabs that would be widened without it, bit for bit."""
     bias = RNG.standard_normal(144).astype(np.float32)
     made = room.load_packed(device, room.upload, [weight(144)], [Dense(bias)], False)
-    both = room.copies._beside(device, made)
+    both = room.copies.beside(device, room.upload, made)
     assert both.matrix is made.matrix and both.note == f"{made.note}, and in 16 bits"
     assert np.array_equal(values_of(device, made, True), both.copy.weight.view(np.float16))
     dense = room.dense.DenseProducts(device, room.arena, multiply, room.dense.MEASURED)
@@ -325,7 +325,7 @@ def test_many_tokens_are_multiplied_with_a_copy_where_there_is_one(
 
 def test_few_tokens_do_not_touch_the_copy(room: Any, device: EmulatedDevice) -> None:
     made = room.load_packed(device, room.upload, [weight(144)], [None], False)
-    both = room.copies._beside(device, made)
+    both = room.copies.beside(device, room.upload, made)
     for m in (1, 8, 9, packed_plans.COPY_TOKENS):
         listener = Listener()
         room.PackedProducts(listener, room.arena, multiply).plain("store", bits(m, 200), both, bits(m, 144))

@@ -211,7 +211,7 @@ class CudaBackend(Backend):
         return cuda_sizes.copy_bytes(shape, form) if self.packed else 0
 
     def copied(self, model: ModelWeights) -> ModelWeights:
-        model = with_copies(self.device, model)
+        model = with_copies(self.device, self._upload, model)
         self._copied = True
         return model
 

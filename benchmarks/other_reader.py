@@ -1,21 +1,23 @@
-"""Files of `llmrs quantize`, read by AutoAWQ and transformers: the same weights and the same answers?
+"""Files of `llmrs quantize`, read by others: the same weights and the same answers?
 
-    python benchmarks/other_reader.py PYTHON FOLDER... > benchmarks/other-reader.json
+    python benchmarks/other_reader.py PYTHON[,PYTHON] FOLDER... > benchmarks/other-reader.json
 
-PYTHON is an interpreter that has torch, transformers and autoawq, none of which we use. There this file is run once
-more: transformers makes the model of config.json, exchanges its layers for AutoAWQ's `WQLinear_GEMM`, and takes the
-tensors of the file by name, none missing and none left; AutoAWQ's own code dequantises them. No GPU is needed.
-Compared are the weights of every layer, bit for bit in float16, and greedy answers: theirs with activations in float16,
-ours in float32, so that tokens which are nearly as likely may differ.
+PYTHON is an interpreter that has either vLLM, or torch, transformers and autoawq, none of which we use. There this file
+is run once more. vLLM loads the folder and answers, weights unseen. Else transformers makes the model of config.json, exchanges its
+layers for AutoAWQ's `WQLinear_GEMM`, and takes the tensors of the file by name, none missing and none left; AutoAWQ's own
+code dequantises them. No GPU is needed. Compared are the weights of every layer, bit for bit in float16, and greedy
+answers: theirs with activations in float16, ours in float32, so that tokens which are nearly as likely may differ.
 """
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import json
+import platform
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +28,32 @@ TOKENS = 24
 LIBRARIES = ("torch", "transformers", "awq")
 THERE = "there"
 """Says that it is the other interpreter that runs this file."""
+Found = tuple[dict[str, str], dict[str, Any]]
+"""Versions, and arrays by name."""
 
 
 def read_there(folder: Path, out: Path) -> None:
-    """In the other interpreter: weights of each layer and greedy ids into `out`, as NumPy's archive."""
+    """In the other interpreter: what it reads, into `out`, as NumPy's archive."""
+    read = by_vllm if importlib.util.find_spec("vllm") else by_autoawq
+    versions, found = read(folder)
+    np.savez(out, versions=np.array(json.dumps({"python": platform.python_version()} | versions)), **found)
+
+
+def by_vllm(folder: Path) -> Found:
+    """Versions, and greedy ids."""
+    vllm = importlib.import_module("vllm")
+    model = vllm.LLM(str(folder), dtype="float16", max_model_len=512, enforce_eager=True)
+    greedy = vllm.SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+    found: dict[str, Any] = {}
+    for number, answer in enumerate(model.generate(list(PROMPTS), greedy)):
+        found[f"prompt {number}"] = np.array(answer.prompt_token_ids)
+        found[f"answer {number}"] = np.array(answer.outputs[0].token_ids)
+        found[f"text {number}"] = np.array(answer.outputs[0].text)
+    return {"vllm": vllm.__version__, "torch": importlib.import_module("torch").__version__}, found
+
+
+def by_autoawq(folder: Path) -> Found:
+    """Versions, weights of each layer and greedy ids."""
     torch, transformers, awq = (importlib.import_module(name) for name in LIBRARIES)
     swap = importlib.import_module("transformers.integrations").replace_with_awq_linear
     packing = importlib.import_module("awq.utils.packing_utils")
@@ -58,9 +82,8 @@ def read_there(folder: Path, out: Path) -> None:
         answer = every[0, ids.shape[1] :]
         found[f"prompt {number}"], found[f"answer {number}"] = ids[0].numpy(), answer.numpy()
         found[f"text {number}"] = np.array(tokenizer.decode(answer))
-    versions = {"python": sys.version.split()[0], "torch": torch.__version__}
-    versions |= {"transformers": transformers.__version__, "autoawq": awq.__version__}
-    np.savez(out, versions=np.array(json.dumps(versions)), **found)
+    versions = {"transformers": transformers.__version__, "autoawq": awq.__version__}
+    return versions | {"torch": torch.__version__}, found
 
 
 def compare(folder: Path, there: Any) -> dict[str, Any]:
@@ -72,10 +95,11 @@ def compare(folder: Path, there: Any) -> dict[str, Any]:
 
     checkpoint = open_checkpoint(folder)
     quantised = {n.removesuffix(".weight"): p for n, p in checkpoint.parameters.items() if p.is_quantised}
+    read = set(there.files) & quantised.keys()
     equal = [
         name
         for name, parameter in quantised.items()
-        if np.array_equal(parameter.read().dequantise().astype(np.float16), there[name])
+        if name in read and np.array_equal(parameter.read().dequantise().astype(np.float16), there[name])
     ]
     loaded = load(checkpoint, CpuBackend())
     answers = []
@@ -94,22 +118,22 @@ def compare(folder: Path, there: Any) -> dict[str, Any]:
         )
     return {
         "read by": json.loads(str(there["versions"])),
-        "layers read": len(set(there.files) & quantised.keys()),
-        "layers of ours": len(quantised),
-        "layers equal in every bit": len(equal),
+        "layers": len(quantised),
+        "layers dequantised there": len(read),
+        "equal in every bit": len(equal),
         "greedy answers": answers,
     }
 
 
 def main() -> None:
-    python, *folders = sys.argv[1:]
-    found = {}
-    for folder in map(Path, folders):
+    pythons, *folders = sys.argv[1:]
+    found = []
+    for folder, python in product(map(Path, folders), pythons.split(",")):
         with tempfile.TemporaryDirectory() as name:
             out = Path(name) / "found.npz"
-            subprocess.run([python, __file__, THERE, str(folder), str(out)], check=True)
+            subprocess.run([python, __file__, THERE, str(folder), str(out)], check=True, stdout=sys.stderr)
             with np.load(out) as there:
-                found[folder.name] = compare(folder, there)
+                found.append({"model": folder.name} | compare(folder, there))
     print(json.dumps(found, indent=1))
 
 

@@ -1,9 +1,9 @@
 """AWQ's files: which tensors a quantised model has, and the small files beside them.
 
 The layout is that of AutoAWQ's "gemm" (see `weights.awq`), which vLLM and transformers read; everything that is
-not quantised is float16, which both expect beside it. Read once by AutoAWQ 0.2.9 in transformers 4.51.3
-(`benchmarks/other_reader.py`): SmolLM2 and tiny models of three families had all their tensors and no other, the
-252 layers were those that we read, bit for bit, and greedy answers ours, but for a tie.
+not quantised is float16, which both expect beside it. Read once by AutoAWQ 0.2.9 in transformers 4.51.3 and by vLLM
+0.32.0 (`benchmarks/other_reader.py`): SmolLM2 and tiny models of three families had all their tensors and no other,
+the 252 layers were those that we read, bit for bit, and greedy answers ours, but for one tie.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,7 @@ from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from llmrs_cli.engine.weights.convert import convert
 from llmrs_cli.engine.weights.load import load_model
 
-LAYERS, ALL_LAYERS, GROUP, REPEATS = 3, 28, 128, 3
+LAYERS, ALL_LAYERS, GROUP, REPEATS = 3, 28, 128, 9
 VOCAB = 152064
 GPU_AHEAD = 2 << 30
 CONFIG: dict[str, Any] = {
@@ -87,24 +89,25 @@ def write(folder: Path, method: str) -> Path:
 
 
 def timed(action: Callable[[], object]) -> tuple[float, float]:
-    """Best wall seconds of REPEATS, and processor seconds of that run."""
-    found = []
-    for _ in range(REPEATS):
-        wall, processor = time.perf_counter(), time.process_time()
-        action()
-        found.append((time.perf_counter() - wall, time.process_time() - processor))
-    return min(found)
+    """Wall seconds and processor seconds."""
+    wall, processor = time.perf_counter(), time.process_time()
+    action()
+    return time.perf_counter() - wall, time.process_time() - processor
 
 
-def load(path: Path) -> dict[str, Any]:
-    checkpoint = open_checkpoint(path)
-    nbytes = sum(parameter.nbytes for parameter in checkpoint.parameters.values())
-    with closing(open_backend("cpu")) as backend:
-        loaded = timed(lambda: load_model(checkpoint, backend, context=64))
+def measured(folders: dict[str, Path]) -> dict[str, Any]:
+    """Of each, the best by the clock of REPEATS rounds: all take their turns, so that each meets the same machine."""
+    checkpoints = {name: open_checkpoint(path) for name, path in folders.items()}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for _, (name, checkpoint) in product(range(REPEATS), checkpoints.items()):
+        with closing(open_backend("cpu")) as backend:
+            loaded = timed(partial(load_model, checkpoint, backend, context=64))
+        found.setdefault((name, "on the CPU"), []).append(loaded)
+        found.setdefault((name, "as a GPU takes them"), []).append(timed(partial(read_all, checkpoint)))
     return {
-        "bytes": nbytes,
-        "on the CPU": seconds(*loaded),
-        "as a GPU takes them": seconds(*timed(lambda: read_all(checkpoint))),
+        name: {"bytes": sum(parameter.nbytes for parameter in checkpoint.parameters.values())}
+        | {way: seconds(*min(found[name, way])) for way in ("on the CPU", "as a GPU takes them")}
+        for name, checkpoint in checkpoints.items()
     }
 
 
@@ -133,12 +136,12 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for method in QUANTISED:
-            found[method] = load(write(folder / method, method))
-        (folder / "converted").mkdir()
-        list(convert(open_checkpoint(folder / "awq"), "awq", folder / "converted"))
-        found["converted"] = load(folder / "converted")
-        found["converted and moved"] = load(shutil.copytree(folder / "converted", folder / "moved"))
+        folders = {method: write(folder / method, method) for method in QUANTISED}
+        folders["converted"] = folder / "converted"
+        folders["converted"].mkdir()
+        list(convert(open_checkpoint(folders["awq"]), "awq", folders["converted"]))
+        folders["converted and moved"] = shutil.copytree(folders["converted"], folder / "moved")
+        found |= measured(folders)
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "benchmarks/load-4bit.json")
     out.write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))

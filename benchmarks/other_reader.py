@@ -2,11 +2,12 @@
 
     python benchmarks/other_reader.py PYTHON[,PYTHON] FOLDER... > benchmarks/other-reader.json
 
-PYTHON is an interpreter that has either vLLM, or torch, transformers and autoawq, none of which we use. There this file
-is run once more. vLLM loads the folder and answers, weights unseen. Else transformers makes the model of config.json, exchanges its
-layers for AutoAWQ's `WQLinear_GEMM`, and takes the tensors of the file by name, none missing and none left; AutoAWQ's own
-code dequantises them. No GPU is needed. Compared are the weights of every layer, bit for bit in float16, and greedy
-answers: theirs with activations in float16, ours in float32, so that tokens which are nearly as likely may differ.
+PYTHON is an interpreter that has either vLLM, or torch, transformers and autoawq, none of which we use. There this
+file is run once more. vLLM loads the folder and answers; its weights are not seen. Else transformers makes the
+model of config.json, exchanges its layers for AutoAWQ's `WQLinear_GEMM`, and takes the tensors of the file by name,
+none missing and none left; AutoAWQ's own code dequantises them. No GPU is needed. Compared are the weights of every
+layer, bit for bit in float16, and greedy answers: theirs with activations in float16, ours in float32, so that
+tokens which are nearly as likely may differ.
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ from llmrs_cli.engine.backends.handles import ModelWeights
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import Epilogue
-from llmrs_cli.kernels.linear_wide import Ahead, linear_wide, unit
+from llmrs_cli.kernels.linear_wide import linear_wide, unit
 from llmrs_cli.kernels.loader import CubinCache, default_cache
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.wide_plans import WidePlan, cost, plan_for, plans
 
 CASES = {32: (32, 0), 64: (64, 0), 96: (64, 32), 128: (64, 64), 192: (64, 128), 256: (64, 192)}

@@ -7,6 +7,8 @@
 // memory, in the order of the slices, and each block writes a share of the tokens. Clusters take turns at the tiles, and
 // the copies run ahead from one into the next.
 //
+// A norm between two products needs no kernel, as in linear_wide.cu: float16 holds what is not yet scaled down divided by 16.
+//
 // Codes minus zeros enter the products exactly; a group's sums are scaled in float32. The weights of `early` steps are on
 // their way before wait_for_previous(). Epilogues stand in linear.cuh; each is compiled by itself, since code that is met
 // for the first time comes slowly. N is a multiple of 16.
@@ -53,9 +55,10 @@ struct Shared {
     u32 ring, sums;
     u32 full, empty;     // barriers of a stage: its copies are here; all warps have read it
     u32 ready, read;     // of a warpgroup: the others' sums are here; they have read those of this block
+    u32 factors;         // (MOST_TOKENS,) on the sums of each token, after a norm
     DEVICE Shared(u32 start) : ring((start + 1023) & ~1023u) {
         sums = ring + STAGES * STAGE_BYTES, full = sums + SUM_BYTES, empty = full + 8 * STAGES;
-        ready = empty + 8 * STAGES, read = ready + 8 * WGS;
+        ready = empty + 8 * STAGES, read = ready + 8 * WGS, factors = (read + 8 * WGS + 15) & ~15u;
     }
 };
 
@@ -236,11 +239,16 @@ DEVICE void meet(const Shared& shared, const u8* ring, const Writer& writer, int
         if (i < share) writer.write(token + (i * SLICES + slice) * 8, sums[i], residual[i]);
 }
 
-DEVICE void multiply_tiles(const Problem& p, const Work& work, const Shared& shared, const u8* ring, int slice) {
+DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& work, const Shared& shared, u8* ring, int slice) {
     const int group = threadIdx.x / 128, lane = threadIdx.x % 32, stride = gridDim.x / SLICES;
     auto has_rows = [&](int item) {
         return item < work.items && Turn(work, item, slice).unit + group < work.unit_rows;
     };
+    float* factors = norms.squares ? reinterpret_cast<float*>(ring + (shared.factors - shared.ring)) : nullptr;
+    if (factors) {
+        norms.factors<MULTIPLIERS>(p, factors);
+        meeting_wait(1 + WGS, MULTIPLIERS);
+    }
     u32 met = 0;
     Slot<STAGES> slot;
 #pragma unroll 1
@@ -253,7 +261,7 @@ DEVICE void multiply_tiles(const Problem& p, const Work& work, const Shared& sha
             }
             continue;
         }
-        const Writer writer(p, turn.unit * UNIT_ROWS + threadIdx.x / 32 * TILE_ROWS);
+        const Writer writer(p, norms, factors, turn.unit * UNIT_ROWS + threadIdx.x / 32 * TILE_ROWS);
         Sums total;
         multiply(shared, ring, turn, slot, total);
         if constexpr (SLICES == 1) write_alone(writer, turn.token, total);
@@ -266,10 +274,17 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
     const __grid_constant__ TensorMap x,  // (M, K), boxes of `fetched`
     float alpha,
     const float* bias,  // (N,) or null
-    void* out, int m, int n, int k, int fetched, int early) {
+    void* out,
+    const float* squares,  // (M, stride) or null: of x before its norm, in `parts` sums
+    int parts, int stride, float eps,
+    const float* norm,     // (N,) or null: weights of the norm that follows
+    HALF* normed,          // (M, N)
+    float* left,           // (M, left_stride)
+    int left_stride, int m, int n, int k, int fetched, int early) {
     extern __shared__ __align__(16) u8 memory[];
     const Shared shared(shared_address(memory));
-    const u8* ring = memory + (shared.ring - shared_address(memory));
+    u8* ring = memory + (shared.ring - shared_address(memory));
+    const Norms norms{squares, parts, stride, eps, norm, normed, left, left_stride};
     Problem p{};
     p.alpha = alpha, p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k;
     const Work work(p);
@@ -302,6 +317,6 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
         take_registers<REGISTERS>();
         if constexpr (SLICES > 1) cluster_begun();
         wait_for_previous();
-        multiply_tiles(p, work, shared, ring, slice);
+        multiply_tiles(p, norms, work, shared, ring, slice);
     }
 }

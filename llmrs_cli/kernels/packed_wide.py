@@ -6,12 +6,14 @@ from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels import norm_ahead
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.marlin_layout import Layout
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix, units_buffer
-from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
+from llmrs_cli.kernels.packed_wide_plans import MOST_TOKENS, PART_ROWS, PackedWidePlan
 from llmrs_cli.kernels.tensor_map import tensor_map
 
 EARLY = 6
@@ -44,6 +46,7 @@ def _kernel(source: Unit, epilogue: Epilogue, n: int, unit_words: int) -> Kernel
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", (n,), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", n // 2 if epilogue == "silu" else n)),
+            *norm_ahead.params(n),
             *(Scalar(name, "i32") for name in ("m", "n", "k", "fetched", "early")),
         ),
     )
@@ -60,17 +63,26 @@ def packed_wide(
     x: Any,
     bias: Any = None,
     alpha: float = 1.0,
+    ahead: Ahead | None = None,
+    eps: float = 0.0,
+    leaves: Ahead | None = None,
 ) -> None:
-    """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit; N a multiple of 16, K one of 8; the rest as in `linear_small`."""
+    """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit; N a multiple of 16, K one of 8; the rest as in `linear_small`,
+    `ahead` and `leaves` as in `linear_wide`.
+    """
     layout, m = weight.layout, len(out)
     n, k = layout.rows, layout.columns
     if n % 16 or k % 8 or x.shape != (m, k):
         raise EngineFault(f"packed_wide cannot serve {tuple(x.shape)} tokens for {m} of ({n}, {k}).")
     if plan.blocks % plan.slices or plan.slices > layout.unit_columns:
         raise EngineFault(f"packed_wide has no place for {m} tokens of ({n}, {k}) in {plan}.")
+    if ahead is not None and m > MOST_TOKENS:
+        raise EngineFault(f"packed_wide has no room for the factors of {m} tokens.")
+    norm_ahead.check("packed_wide", epilogue, n // PART_ROWS, ahead, leaves)
     fetched = plan.fetched(m)
     _kernel(unit(bf16, layout, plan, epilogue), epilogue, n, layout.unit_bytes // 4).launch(
         device,
         Shape((plan.blocks, 1, 1), (128 * (plan.warpgroups + 1), 1, 1), plan.shared_bytes(layout), 1),
-        weight.units, tensor_map(x, fetched), alpha, bias, out, m, n, k, fetched, EARLY,
+        weight.units, tensor_map(x, fetched), alpha, bias, out,
+        *norm_ahead.operands(ahead, eps, leaves), m, n, k, fetched, EARLY,
     )  # fmt: skip

@@ -23,6 +23,10 @@ STEPS_OF_TOKENS = (16, 32, 64, 96, 128, 192, 256)
 ALL_SHARED, MOST_SHARED = 226 << 10, 210 << 10
 """Bytes of a block: all there are, or so that small kernels find room beside it."""
 MOST_STAGES = 8
+FACTOR_BYTES = 4 * MOST_TOKENS
+"""Of the factors that a norm before the product has on each token's sums."""
+PART_ROWS = 16
+"""Rows whose squares are left in one sum for the norm that follows."""
 EIGHT_BYTES = 8 * UNIT_ROWS * 4
 """Sums of eight tokens and a warpgroup's rows."""
 MULTIPLIED, CACHED, READ, CYCLES = 5.5e6, 83e3, 4.2e6, 1.7e3
@@ -63,14 +67,14 @@ class PackedWidePlan:
 
     def stages(self, layout: Layout) -> int:
         """Steps in flight: as many as shared memory holds."""
-        room = (MOST_SHARED if self.spare else ALL_SHARED) - 2048 - self.sum_bytes
+        room = (MOST_SHARED if self.spare else ALL_SHARED) - 2048 - FACTOR_BYTES - self.sum_bytes
         return min(room // self.stage_bytes(layout), MOST_STAGES)
 
     def shared_bytes(self, layout: Layout) -> int:
         """Dynamic shared memory of a block: the ring, aligned, sums and barriers."""
         stages = self.stages(layout)
-        barriers = 16 * (stages + self.warpgroups)
-        return 1024 + stages * self.stage_bytes(layout) + self.sum_bytes + barriers
+        barriers = 16 * (stages + self.warpgroups) + 16
+        return 1024 + stages * self.stage_bytes(layout) + self.sum_bytes + barriers + FACTOR_BYTES
 
     def tiles(self, layout: Layout, m: int) -> int:
         """Of M tokens and all rows."""

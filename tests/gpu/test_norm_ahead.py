@@ -11,7 +11,8 @@ import pytest
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.linear_small import Epilogue
-from llmrs_cli.kernels.linear_wide import Ahead, linear_wide
+from llmrs_cli.kernels.linear_wide import linear_wide
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import headroom
 from llmrs_cli.kernels.wide_plans import Room, WidePlan

@@ -9,6 +9,7 @@ import pytest
 
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_small import Epilogue
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.packed_wide import packed_wide, unit
 from llmrs_cli.kernels.packed_wide_plans import MOST_WARPGROUPS, PackedWidePlan, plan_for
 from llmrs_cli.kernels.silu_mul import headroom
@@ -98,6 +99,29 @@ def test_gate_and_up_are_paired(device: CudaDevice, bf16: bool, m: int) -> None:
     wanted = gate / (1 + np.exp(-gate)) * up
     assert error(widened(out[:m], bf16) / headroom(bf16), wanted) < rounding(bf16)
     assert (out[m] == 0x7FFF).all()
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("m", [9, 64, 100, 256])
+def test_a_norm_between_two_products_needs_no_kernel(device: CudaDevice, bf16: bool, m: int) -> None:
+    """As of a layer of Qwen2.5-7B: down, and the projection after it."""
+    n, eps, rng = 3584, 1e-6, np.random.default_rng(m)
+    first, last = Case(n, 2432, 128), Case(4608, n, 128)
+    x, x64 = first.x(m, bf16)
+    before = rng.standard_normal((m, n)).astype(np.float32) * 30
+    norm = rng.uniform(0.5, 2, n).astype(np.float32)
+    left = Ahead(
+        cp.asarray(norm), cp.full((m, n), 0x7FFF, cp.uint16), cp.full((m, 224), np.nan, cp.float32), 224
+    )
+    residual, out = cp.asarray(before), cp.full((m, 4608), np.nan, cp.float32)
+    packed_wide(device, bf16, chosen(device, first, m), "add", first.matrix, residual, x=x, leaves=left)
+    packed_wide(
+        device, bf16, chosen(device, last, m), "logits", last.matrix, out, x=left.values, ahead=left, eps=eps
+    )
+    added = before + x64 @ first.values.T
+    assert error(cp.asnumpy(residual), added) < EXACT
+    normed = added / np.sqrt((added**2).mean(axis=1, keepdims=True) + eps) * norm
+    assert error(cp.asnumpy(out), normed @ last.values.T) < 2 * rounding(bf16)
 
 
 @pytest.mark.parametrize("tokens", MOST_WARPGROUPS)

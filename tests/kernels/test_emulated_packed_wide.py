@@ -10,10 +10,11 @@ import pytest
 
 from llmrs_cli.kernels import packed_wide
 from llmrs_cli.kernels.linear_small import Epilogue
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
-from tests.helpers.emulate import EmulatedDevice
+from tests.helpers.emulate import EmulatedDevice, host
 from tests.helpers.launches import tensor_map
-from tests.kernels.test_packed_linear import Case, poisoned
+from tests.kernels.test_packed_linear import EXACT, Case, error, poisoned, rounding
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,37 @@ def test_tokens_and_matrices_of_any_shape(
     """Warpgroups without rows, columns and tokens that fill no tile, slices of unequal length."""
     case = Case(m % 2 == 0, m, n, k, group)
     case.check("logits", product(gpu, case, plan, "logits"))
+
+
+LARGE = PackedWidePlan(3, 32, 3)
+
+
+@pytest.mark.parametrize("bf16", [True, False], ids=["bf16", "f16"])
+@pytest.mark.parametrize(("m", "adding"), [(35, ALONE), (20, SLICED), (70, LARGE)], ids=str)
+def test_a_norm_between_two_products_needs_no_kernel(
+    gpu: EmulatedDevice, bf16: bool, m: int, adding: PackedWidePlan
+) -> None:
+    """Whatever plans the two have; tokens that fill no tile, an odd number of sums of squares."""
+    n, eps, rng = 208, 1e-6, np.random.default_rng(m)
+    first, last = Case(bf16, m, n, 392, 128), Case(bf16, m, 80, n, 64)
+    before = rng.standard_normal((m, n)).astype(np.float32) * 30
+    norm = rng.uniform(0.5, 2, n).astype(np.float32)
+    left = Ahead(
+        host(norm), host(np.full((m, n), 0x7FFF, np.uint16)), host(np.full((m, 16), np.nan, np.float32)), 13
+    )
+    residual, out = host(before), host(np.full((m, 80), np.nan, np.float32))
+    packed_wide.packed_wide(
+        gpu, bf16, adding, "add", first.weight, residual, x=first.x, bias=first.bias, leaves=left
+    )
+    packed_wide.packed_wide(
+        gpu, bf16, PackedWidePlan(2, 16, 2), "logits", last.weight, out, x=left.values, bias=last.bias,
+        alpha=0.5, ahead=left, eps=eps,
+    )  # fmt: skip
+    added = before + first.product + first.bias
+    assert error(residual, added) < EXACT
+    normed = added / np.sqrt((added**2).mean(axis=1, keepdims=True) + eps) * norm
+    wanted = 0.5 * normed @ last.w.dequantise().T.astype(np.float64) + last.bias
+    assert error(out, wanted) < 2 * rounding(bf16)
 
 
 @pytest.mark.parametrize("early", [1, 2])

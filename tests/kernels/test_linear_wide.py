@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import linear_wide
-from llmrs_cli.kernels.linear_wide import Ahead
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.wide_plans import MOST_TOKENS, WidePlan, plan_for
 from tests.helpers.launches import Recorder, bits, floats, plain_maps
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import packed_wide
 from llmrs_cli.kernels.marlin_layout import GROUPS, Layout
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.packed4 import EPILOGUES, Packed4Matrix
 from llmrs_cli.kernels.packed_wide_plans import FEWEST_TOKENS, MOST_TOKENS, PackedWidePlan, plan_for
 from tests.helpers.emulate import host
@@ -66,6 +67,34 @@ def test_the_copy_engine_is_told_tiles_of_tokens(m: int, fetched: int) -> None:
     assert passed["x"] == (x.data.ptr, m, 392, fetched)
     assert (passed["m"], passed["n"], passed["k"], passed["fetched"]) == (m, 208, 392, fetched)
     assert passed["bias"] == bias.data.ptr and passed["alpha"] == 0.5
+
+
+def room_ahead(m: int, k: int, parts: int, stride: int) -> Ahead:
+    """What is left of M tokens of K values for the norm after them."""
+    return Ahead(floats(k), bits(m, k), floats(m, stride), parts)
+
+
+def test_what_a_norm_needs_reaches_the_kernel() -> None:
+    ahead, leaves = room_ahead(100, 392, 25, 28), room_ahead(100, 208, 13, 16)
+    (passed,) = launched(PLAN, 100, LAYOUT, "add", ahead=ahead, eps=0.25, leaves=leaves).passed
+    assert (passed["squares"], passed["parts"], passed["stride"]) == (ahead.squares.data.ptr, 25, 28)
+    assert passed["eps"] == 0.25
+    assert passed["norm"] == leaves.norm.data.ptr and passed["normed"] == leaves.values.data.ptr
+    assert (passed["left"], passed["left_stride"]) == (leaves.squares.data.ptr, 16)
+    (alone,) = launched(PLAN, 100, LAYOUT, "add").passed
+    for name in ("squares", "parts", "stride", "eps", "norm", "normed", "left", "left_stride"):
+        assert not alone[name], name
+
+
+@pytest.mark.parametrize(("epilogue", "parts"), [("store", 13), ("add", 12), ("add", 14)])
+def test_a_sum_leaves_the_squares_of_each_16_rows(epilogue: Any, parts: int) -> None:
+    with pytest.raises(EngineFault, match=f"packed_wide leaves 13 sums of squares after an add, not {parts}"):
+        launched(PLAN, 100, LAYOUT, epilogue, leaves=room_ahead(100, 208, parts, 16))
+
+
+def test_a_norm_of_more_tokens_than_have_room_is_refused() -> None:
+    with pytest.raises(EngineFault, match="packed_wide has no room for the factors of 257 tokens"):
+        launched(PLAN, 257, LAYOUT, ahead=room_ahead(257, 392, 25, 28))
 
 
 def test_units_say_all_that_a_kernel_is_compiled_for() -> None:

@@ -272,7 +272,7 @@ class CudaBackend(Backend):
         hidden.ahead = None
         values, alpha = (x.values, 1 / x.headroom) if isinstance(x, Scaled) else (x, 1.0)
         if isinstance(weight, PackedLinear):
-            self._packed_products.plain("add", values, weight, hidden.residual, alpha)
+            hidden.ahead = self._packed_products.plain("add", values, weight, hidden.residual, alpha, norm)
             return
         assert isinstance(weight, CudaLinear)
         if self._fixed is not None:
@@ -313,14 +313,14 @@ class CudaBackend(Backend):
         """out = epilogue(linear(rms_norm(residual)))."""
         assert isinstance(hidden, CudaHidden)
         x = hidden.residual
+        ahead = hidden.ahead if hidden.ahead and hidden.ahead.norm is norm else None
         if isinstance(weight, PackedLinear):
-            self._packed_products.normed(epilogue, x, norm, eps, weight, out)
+            self._packed_products.normed(epilogue, x, norm, eps, weight, out, ahead)
             return
         assert isinstance(weight, CudaLinear)
         if self._fixed is not None:
             self._fixed.norm_linear(epilogue, x, norm, eps, weight, out)
             return
-        ahead = hidden.ahead if hidden.ahead and hidden.ahead.norm is norm else None
         self._dense.normed(epilogue, x, norm, eps, weight, out, ahead)
 
     def _take(self, name: str, tokens: int, width: int) -> Array:

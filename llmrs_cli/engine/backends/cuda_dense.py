@@ -23,8 +23,8 @@ from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.linear_many import linear_many
 from llmrs_cli.kernels.linear_small import MAX_NORM_TOKENS, MAX_TOKENS, Epilogue
-from llmrs_cli.kernels.linear_wide import Ahead
 from llmrs_cli.kernels.many_plans import ManyPlan
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import silu_mul
 from llmrs_cli.kernels.wide_plans import MOST_TOKENS, WidePlan, plan_for
@@ -47,6 +47,14 @@ class Paths:
 
 
 MEASURED = Paths()
+
+
+def room_ahead(arena: Arena, norm: Vector, m: int, parts: int) -> Ahead:
+    """Where M tokens are left for `norm`, with so many sums of squares."""
+    columns, width = len(norm), ceil_div(parts, 4) * 4
+    values = arena.take("ahead", (m * columns,), cp.uint16, reserve=MOST_TOKENS * columns)
+    squares = arena.take("squares", (m * width,), cp.float32, reserve=MOST_TOKENS * width)
+    return Ahead(norm, values.reshape(m, columns), squares.reshape(m, width), parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +104,10 @@ class DenseProducts:
         """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit; after "add", `out` as it is left for `norm`, if it is."""
         m, plan = len(x), self._wide_plan(len(x), weight)
         if plan is not None:
-            # What is not yet normed may be too large for float16, or so small that it loses digits.
-            works_ahead = norm is not None and epilogue == "add" and weight.bf16
-            leaves = self._room_ahead(norm, plan, m) if works_ahead else None
+            leaves = None
+            # In float16 what is not yet normed may lose digits that the weights of such a model have.
+            if norm is not None and epilogue == "add" and weight.bf16:
+                leaves = room_ahead(self.arena, norm, m, plan.parts(len(norm)))
             linear_wide.linear_wide(
                 self.device, weight.bf16, plan, epilogue, weight.weight, x, out, bias=weight.bias, alpha=alpha,
                 leaves=leaves,
@@ -123,13 +132,6 @@ class DenseProducts:
         if not self._hopper:
             return None
         return self.paths.many(m, *weight.shape, epilogue, self.device.multiprocessors)
-
-    def _room_ahead(self, norm: Vector, plan: WidePlan, m: int) -> Ahead:
-        columns, parts = len(norm), plan.parts(len(norm))
-        width = ceil_div(parts, 4) * 4
-        values = self.arena.take("ahead", (m * columns,), cp.uint16, reserve=MOST_TOKENS * columns)
-        squares = self.arena.take("squares", (m * width,), cp.float32, reserve=MOST_TOKENS * width)
-        return Ahead(norm, values.reshape(m, columns), squares.reshape(m, width), parts)
 
     def _norm_fits(self, weight: CudaLinear, m: int, k: int) -> bool:
         limit = self.device.shared_limit

@@ -13,7 +13,7 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array
-from llmrs_cli.engine.backends.cuda_dense import DenseProducts
+from llmrs_cli.engine.backends.cuda_dense import DenseProducts, room_ahead
 from llmrs_cli.engine.backends.cuda_linear import (
     PAIR_ROWS,
     CudaLinear,
@@ -35,10 +35,11 @@ from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import TILE_ROWS, UNIT_ROWS, Layout, tile_group
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.packed_many import packed_many
 from llmrs_cli.kernels.packed_many_plans import PackedManyPlan
-from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan
+from llmrs_cli.kernels.packed_wide_plans import PART_ROWS, PackedWidePlan
 from llmrs_cli.kernels.repack import Part, compare, repack, stack
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.scratch import Scratch
@@ -202,9 +203,16 @@ class PackedProducts:
         eps: float,
         weight: PackedLinear,
         out: Array,
+        ahead: Ahead | None = None,
     ) -> None:
-        """out = epilogue(linear(rms_norm(x))): x (M, K) float32."""
+        """out = epilogue(linear(rms_norm(x))): x (M, K) float32, `ahead` as it was left for this norm."""
         m, k = len(out), x.shape[1]
+        if ahead is not None and (plan := self._wide_plan(m, weight)) is not None:
+            packed_wide.packed_wide(
+                self.device, weight.bf16, plan, epilogue, weight.matrix, out, x=ahead.values, bias=weight.bias,
+                ahead=ahead, eps=eps,
+            )  # fmt: skip
+            return
         if m <= packed_small.MAX_TOKENS and self._norm_fits(weight, m):
             self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps)
             return
@@ -213,26 +221,30 @@ class PackedProducts:
         self.plain(epilogue, values, weight, out)
 
     def plain(
-        self, epilogue: Epilogue, x: Array, weight: PackedLinear, out: Array, alpha: float = 1.0
-    ) -> None:
-        """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit."""
+        self,
+        epilogue: Epilogue,
+        x: Array,
+        weight: PackedLinear,
+        out: Array,
+        alpha: float = 1.0,
+        norm: Vector | None = None,
+    ) -> Ahead | None:
+        """out = epilogue(alpha · x · Wᵀ + bias): x (M, K) 16-bit; after "add", `out` as it is left for `norm`, if it is."""
         if weight.copy is not None and len(x) > packed_plans.COPY_TOKENS:
             assert self.dense is not None
             self.dense.plain(epilogue, x, weight.copy, out, alpha)
         elif len(x) <= packed_small.MAX_TOKENS:
             self._few(epilogue, weight, out, x=x, alpha=alpha)
         elif (plan := self._wide_plan(len(x), weight)) is not None:
-            packed_wide.packed_wide(
-                self.device,
-                weight.bf16,
-                plan,
-                epilogue,
-                weight.matrix,
-                out,
-                x=x,
-                bias=weight.bias,
-                alpha=alpha,
+            parts = weight.shape[0] // PART_ROWS
+            leaves = (
+                None if norm is None or epilogue != "add" else room_ahead(self.arena, norm, len(x), parts)
             )
+            packed_wide.packed_wide(
+                self.device, weight.bf16, plan, epilogue, weight.matrix, out, x=x, bias=weight.bias, alpha=alpha,
+                leaves=leaves,
+            )  # fmt: skip
+            return leaves
         elif epilogue != "logits" and (many := self._many_plan(len(x), weight, epilogue)) is not None:
             packed_many(
                 self.device, weight.bf16, many, epilogue, weight.matrix, x, out, bias=weight.bias, alpha=alpha
@@ -245,6 +257,7 @@ class PackedProducts:
             silu_mul(self.device, weight.bf16, gate_up, out)
         else:
             self.by_slabs(epilogue, weight, x, out, alpha)
+        return None
 
     @property
     def _hopper(self) -> bool:

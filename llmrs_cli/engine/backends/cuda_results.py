@@ -13,7 +13,7 @@ from llmrs_cli.engine.backends.base import Hidden
 from llmrs_cli.engine.backends.handles import KvLayer, Vector
 from llmrs_cli.engine.weights.packed import bf16_to_f32
 from llmrs_cli.kernels import attend_few
-from llmrs_cli.kernels.linear_wide import Ahead
+from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.silu_mul import headroom
 
 LARGEST_BITS = 0x7BFF

@@ -12,6 +12,7 @@ from llmrs_cli.kernels import sample
 from llmrs_cli.kernels.attend_decode import EXTRA
 from llmrs_cli.kernels.gemm import WORKSPACE
 from llmrs_cli.kernels.launch import ceil_div
+from llmrs_cli.kernels.packed_wide_plans import PART_ROWS
 from llmrs_cli.kernels.wide_plans import MOST_PARTS, MOST_TOKENS
 
 GRAPH_BYTES = 512 << 20
@@ -39,7 +40,8 @@ def activation_bytes(model: ModelSizes, tokens: int) -> int:
     narrow = model.hidden + (queries + 2 * keys) + 2 * queries + 3 * model.ffn
     wide = model.hidden + group * (model.head_dim + EXTRA)
     scratch = model.hidden  # where cuBLASLt's candidates for a sum into the residual write
-    ahead = MOST_TOKENS * (2 * model.hidden + 4 * MOST_PARTS)
+    parts = max(MOST_PARTS, ceil_div(model.hidden, PART_ROWS))
+    ahead = MOST_TOKENS * (2 * model.hidden + 4 * parts)
     return tokens * (2 * narrow + 4 * (wide + scratch)) + ahead
 
 

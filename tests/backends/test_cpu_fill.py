@@ -100,6 +100,13 @@ def test_odd_shapes_take_the_canonical_form(backend: CpuBackend, rows: int, colu
     assert np.array_equal(found.stream, wanted.stream)
 
 
+@pytest.mark.parametrize("columns", [16, 48, 112])
+def test_tiles_of_no_whole_pairs_of_steps_take_the_canonical_form(backend: CpuBackend, columns: int) -> None:
+    weight = packed4(np.random.default_rng(columns), 40, columns, columns)
+    assert not is_direct(tiles4(weight))
+    assert np.array_equal(prepared(backend, tiles4(weight)).stream, prepared(backend, weight).stream)
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_parts_in_different_forms_stand_one_below_the_other(threads: int) -> None:
     rng = np.random.default_rng(1)

@@ -26,11 +26,15 @@ HALVES = np.arange(17, dtype=np.float16).view(np.uint16).astype(np.uint32)
 
 
 def is_direct(weight: Words4 | Tiles4) -> bool:
-    """Whether it can go into a stream as it is: whole groups of whole words, of AWQ and GPTQ whole tiles."""
+    """Whether it can go into a stream as it is: whole groups of whole words, of AWQ and GPTQ whole tiles.
+
+    From tiles four words of a lane are taken at once, two steps of sixteen columns.
+    """
     rows, columns = weight.shape
     group = min(weight.group, columns)
-    whole = columns % (2 * WORD) == 0 and columns % group == 0 and group % WORD == 0
-    return whole and (isinstance(weight, Tiles4) or rows % LANES == 0)
+    if isinstance(weight, Tiles4):
+        return columns % group == 0 and group % (4 * WORD) == 0
+    return columns % (2 * WORD) == 0 and columns % group == 0 and group % WORD == 0 and rows % LANES == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from llmrs_cli.kernels.simd.compiling import inner, unlocked
 from llmrs_cli.kernels.simd.layout import LANES
 
 FOURS, BYTES, PAIRS = np.uint32(0x0F0F0F0F), np.uint32(0x00FF00FF), np.uint32(0x0000FFFF)
+TWO_FOURS, TWO_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x00FF00FF00FF00FF)
+MIDDLE_FOURS, MIDDLE_BYTES = np.uint64(0x00F000F000F000F0), np.uint64(0x0000FF000000FF00)
+LAST_26 = np.uint64(0x03FFFFFF03FFFFFF)
 UNIT_TILES, TILE_WORDS, HEADS = 4, 16, 256
 """Of `marlin_layout`: tiles below one another, words of eight columns in a row of a tile, words of codes before scales."""
 
@@ -111,10 +114,10 @@ def from_tiles(stream, sizes, units, width, halves, tiles):
             near, first = tile * tile_size + group * group_size, group * across
             column = units[down, first // TILE_WORDS, within]
             put_tile_head(stream, near, column, HEADS + first % TILE_WORDS // width * LANES, halves)
-            for word in range(0, across, 2):
+            for word in range(0, across, 4):
                 step = (first + word) // 2
                 codes = units[down, step // 8, within]
-                put_step(stream, near + head + word * LANES, codes, step % 8 // 4 * 128 + step % 4)
+                put_steps(stream, near + head + word * LANES, codes, step % 8 // 4 * 128 + step % 4)
 
 
 @inner
@@ -129,24 +132,39 @@ def put_tile_head(stream, to, tile, at, halves):
 
 
 @inner
-def put_step(stream, to, tile, at):
-    """Sixteen columns of sixteen rows: two words of each lane."""
+def put_steps(stream, to, tile, at):
+    """Two steps, 32 columns of sixteen rows: four words of each lane, two at a time in 64 bits."""
     for g in range(8):
-        above_near = above_far = below_near = below_far = np.uint32(0)
-        for c in range(4):
-            rotated = tile[at + (4 * g + c) * 4]
-            bits = (rotated >> np.uint32(6)) | (rotated << np.uint32(26))
-            place = np.uint32(8 * c)
-            above_near |= byte_of(bits, 0) << place
-            below_near |= byte_of(bits, 4) << place
-            above_far |= byte_of(bits, 8) << place
-            below_far |= byte_of(bits, 12) << place
-        stream[to + g], stream[to + g + 8] = above_near, below_near
-        stream[to + LANES + g], stream[to + LANES + g + 8] = above_far, below_far
+        word, near = at + 16 * g, to + g
+        a, b, c, d = plain(tile, word), plain(tile, word + 4), plain(tile, word + 8), plain(tile, word + 12)
+        a, c = exchange(a, c, 8, TWO_BYTES)
+        b, d = exchange(b, d, 8, TWO_BYTES)
+        a, b = exchange(a, b, 4, TWO_FOURS)
+        c, d = exchange(c, d, 4, TWO_FOURS)
+        put_two(stream, near, side_by_side(a))
+        put_two(stream, near + 8, side_by_side(b))
+        put_two(stream, near + LANES, side_by_side(c))
+        put_two(stream, near + LANES + 8, side_by_side(d))
 
 
 @inner
-def byte_of(bits, shift):
-    """The nibbles at `shift` of the two halves of a word."""
-    low, high = bits >> np.uint32(shift), bits >> np.uint32(shift + 16)
-    return (low & np.uint32(15)) | (high & np.uint32(15)) << np.uint32(4)
+def plain(tile, at):
+    """Two words of a tile, rotated back: low codes of their four pairs in the lower halves, high ones above."""
+    words = np.uint64(tile[at]) | np.uint64(tile[at + 1]) << np.uint64(32)
+    return ((words >> np.uint64(6)) & LAST_26) | ((words << np.uint64(26)) & ~LAST_26)
+
+
+@inner
+def side_by_side(halves):
+    """In each word the nibbles of the lower half with those of the upper one between them."""
+    middle = (halves ^ (halves >> np.uint64(8))) & MIDDLE_BYTES
+    halves ^= middle ^ (middle << np.uint64(8))
+    middle = (halves ^ (halves >> np.uint64(4))) & MIDDLE_FOURS
+    return halves ^ middle ^ (middle << np.uint64(4))
+
+
+@inner
+def put_two(stream, at, words):
+    """The words of two steps, which lie two vectors apart."""
+    stream[at] = np.uint32(words)
+    stream[at + 2 * LANES] = np.uint32(words >> np.uint64(32))

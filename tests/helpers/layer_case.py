@@ -55,7 +55,7 @@ class Layer:
         rng = np.random.default_rng(self.seed)
         self.arrays, self.wide = {}, {}
         for name, (n, k) in zip(("o", "gate_up", "down", "qkv"), self.shape.products, strict=True):
-            self.arrays[name], self.wide[name] = bits(rng.standard_normal((n, k)) / k**0.5)
+            self.arrays[name], self.wide[name] = bits(rng.standard_normal((n, k), np.float32) / k**0.5)
         sizes = {"gate_up_bias": 2 * self.shape.ffn, "qkv_bias": self.shape.qkv}
         for name, n in sizes.items() if self.biased else ():
             self.arrays[name] = rng.standard_normal(n).astype(np.float32)

@@ -20,8 +20,10 @@ LINE = 2 * COLUMNS
 """Bytes of a row or a token in a step."""
 FEWEST_ROWS, FEWEST_GATES = 16, 64
 """Of a tile: of a product whose columns are shared out, of gate and up."""
-MOST_CUT, MOST_GATES = {1: 192, 2: 192, 3: 128}, {1: 256, 2: 192, 3: 176}
-"""Rows of such tiles, by warpgroups: as many as registers hold sums."""
+MOST_ROWS, MOST_GATES = 256, {1: 256, 2: 192, 3: 176}
+"""Of such tiles: all that there is an instruction for; by warpgroups, as many as registers hold sums."""
+SUMS, READ_BEFORE, MOST_HELD = 4, 6, {1: 168, 2: 168, 3: 112}
+"""Registers for eight shared rows: their sums, what is read of them before they are written; of both at most, by warpgroups."""
 X_STAGES = {1: 4, 2: 3, 3: 3}
 """Steps of tokens in flight, by warpgroups: they come from the cache, fast, so that most room is for weights."""
 FEWEST_STAGES, MOST_STAGES = 3, 16
@@ -139,12 +141,18 @@ def plans(m: int, shape: LayerShape, multiprocessors: int) -> Iterator[LayerPlan
         if blocks == 0:
             continue
         add, qkv = (_share(n, blocks // slices) for n in (shape.hidden, shape.qkv))
-        if max(add, qkv) > MOST_CUT[groups]:
+        if max(add, qkv) > MOST_ROWS or held(max(add, qkv), slices) > MOST_HELD[groups]:
             continue
         for gates in range(FEWEST_GATES, MOST_GATES[groups] + 1, 2 * EIGHT):
             plan = LayerPlan(blocks, groups, slices, add, gates, qkv)
             if plan.serves(m, shape):
                 yield plan
+
+
+def held(rows: int, slices: int) -> int:
+    """Registers where the sums of so many rows meet, of which a block writes its share."""
+    eights = rows // EIGHT
+    return SUMS * eights + READ_BEFORE * ceil_div(eights, slices)
 
 
 def _share(rows: int, clusters: int) -> int:

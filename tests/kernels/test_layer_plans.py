@@ -16,14 +16,16 @@ from llmrs_cli.kernels.layer_plans import (
     FEWEST_ROWS,
     FEWEST_STAGES,
     FEWEST_TOKENS,
-    MOST_CUT,
     MOST_GATES,
+    MOST_HELD,
+    MOST_ROWS,
     MOST_STAGES,
     MOST_TOKENS,
     SHARED,
     LayerPlan,
     LayerShape,
     cost,
+    held,
     plan_for,
     plans,
     plans_ahead,
@@ -55,8 +57,9 @@ def test_every_plan_fits_the_gpu(m: int, shape: LayerShape, gpus: int) -> None:
         assert 0 < plan.blocks == at_once(plan.slices, gpus) <= gpus
         assert plan.gate_rows % 16 == 0 and FEWEST_GATES <= plan.gate_rows <= MOST_GATES[plan.groups]
         for rows in (plan.add_rows, plan.qkv_rows):
-            assert rows % EIGHT == 0 and FEWEST_ROWS <= rows <= MOST_CUT[plan.groups]
-        assert max(*MOST_CUT.values(), *MOST_GATES.values()) <= MAX_ROWS
+            assert rows % EIGHT == 0 and FEWEST_ROWS <= rows <= MOST_ROWS
+            assert held(rows, plan.slices) <= MOST_HELD[plan.groups]
+        assert max(MOST_ROWS, *MOST_GATES.values()) <= MAX_ROWS
         assert m <= plan.tokens < m + GROUP_TOKENS and m <= plan.fetched(m) <= plan.tokens
         assert plan.serves(m, shape)
 

@@ -13,11 +13,12 @@ from llmrs_cli.kernels import layer_wide
 from llmrs_cli.kernels.catalog import HOPPER
 from llmrs_cli.kernels.layer_plans import (
     EIGHT,
-    MOST_CUT,
     MOST_GATES,
-    X_STAGES,
+    MOST_HELD,
+    MOST_ROWS,
     LayerPlan,
     LayerShape,
+    held,
     plan_for,
 )
 from llmrs_cli.kernels.layer_wide import LayerMatrices
@@ -201,16 +202,13 @@ def chosen(name: str, m: int) -> LayerPlan:
     return plan
 
 
-COMPILED = [
-    chosen("7b", 64),
-    chosen("3b", 128),
-    chosen("0.5b", 192),
-    *(
-        LayerPlan(132, groups, 2, MOST_CUT[groups], MOST_GATES[groups], MOST_CUT[groups])
-        for groups in X_STAGES
-    ),
-]
-"""What models take, and the most rows of each number of warpgroups, where blocks add up most of them."""
+def most(groups: int, slices: int) -> LayerPlan:
+    """With as many rows as registers should hold."""
+    rows = max(rows for rows in range(16, MOST_ROWS + 1, 8) if held(rows, slices) <= MOST_HELD[groups])
+    return LayerPlan(132, groups, slices, rows, MOST_GATES[groups], rows)
+
+
+COMPILED = [chosen("7b", 64), chosen("3b", 128), chosen("0.5b", 192), most(1, 2), most(2, 8), most(3, 3)]
 
 
 @pytest.mark.timeout(300)

@@ -75,7 +75,7 @@ class Tokens:
         self.values = cp.zeros((m, shape.hidden), cp.uint16)
         self.activated = cp.zeros((m, shape.ffn), cp.uint16)
         self.qkv = cp.zeros((m, shape.qkv), cp.uint16)
-        self.meeting = cp.zeros(1, cp.int32)
+        self.meeting = cp.zeros(16, cp.int32)
         self.squares: dict[int, Any] = {}
 
     def room(self, parts: int) -> Ahead:

@@ -115,6 +115,10 @@ class LayerPlan:
         """Sums of squares that a token's new residual leaves."""
         return ceil_div(hidden, self.add_rows) * self.slices
 
+    def counts(self, ffn: int) -> int:
+        """Words in which blocks meet: one, and one for each turn of gate and up."""
+        return 1 + ceil_div(ceil_div(2 * ffn, self.gate_rows), self.blocks)
+
     def fetched(self, m: int) -> int:
         """Tokens of a step: no more than there are, since those outside come slowly."""
         return min(ceil_div(m, EIGHT) * EIGHT, self.tokens)

@@ -3,8 +3,9 @@
 // A kernel for each leaves memory idle where one ends and the next begins: sums meet, results are written, tokens arrive,
 // and only then is there room for weights. Here one warp copies the weights of all four and never stops: they depend on
 // nothing, so that the ring is full when the tokens of the next product come. A second warp copies tokens, into a ring of
-// their own, once all blocks have written them: between products blocks meet in memory (grid_barrier.cuh), so all of the
-// grid runs at once, one block a multiprocessor, and no other such grid beside it.
+// their own, once they have been written: between products blocks meet in memory (grid_barrier.cuh), so all of the grid runs
+// at once, one block a multiprocessor, and no other such grid beside it. What down reads comes turn by turn of gate and up:
+// slices of its columns that early turns have written wait for nobody.
 //
 // Tiles are 64 · WGS tokens, which is all there are, by some rows of W, 64 columns a step. A warpgroup has 64 tokens and all
 // rows. Columns of o, down and qkv are shared out among the SLICES blocks of a cluster, which has one tile at most: their
@@ -35,18 +36,18 @@
 #define WARPS (4 * WGS + 4)
 #define EPILOGUE SILU  // of wide_epilogue.cuh's own writer
 #include "cluster_barrier.cuh"
-#include "grid_barrier.cuh"
+#include "layer_epilogue.cuh"
+#include "layer_products.cuh"
 #include "warpgroups.cuh"
 #include "wgmma_rows.cuh"
-#include "layer_epilogue.cuh"
 
-constexpr int TOKENS = 64 * WGS, COLUMNS = 64, MULTIPLIERS = 128 * WGS;
+constexpr int TOKENS = 64 * WGS, MULTIPLIERS = 128 * WGS;
 constexpr int CUT_ROWS = ADD_ROWS > QKV_ROWS ? ADD_ROWS : QKV_ROWS, MOST_ROWS = ROWS > CUT_ROWS ? ROWS : CUT_ROWS;
 constexpr int X_BYTES = TOKENS * 128, W_BYTES = MOST_ROWS * 128;
 constexpr int EIGHT_BYTES = 64 * 8 * 4;  // sums of a warpgroup and eight rows
 constexpr int GROUP_BYTES = (CUT_ROWS / 8 + SLICES - 1) / SLICES * (SLICES - 1) * EIGHT_BYTES;  // from the other blocks
 // What the copying warps can spare, shared out.
-constexpr int COPYING = 32, LAUNCHED = 65536 / (WARPS * 32) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
+constexpr int COPYING = 40, LAUNCHED = 65536 / (WARPS * 32) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
 constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
 
 // What a block has in shared memory, by address.
@@ -72,45 +73,6 @@ struct Shared {
     }
 };
 
-// One of the four: what it multiplies and what follows, and this block's part of it. EIGHTS: of rows of a tile; PARTS: blocks
-// that share its columns.
-template <int EIGHTS_, int PARTS, Epilogue THEN> struct Linear {
-    static constexpr int EIGHTS = EIGHTS_;
-    const TensorMap &weights, &x;
-    Problem p;
-    Norms norms;
-    // Calls act(first row, first step, past the last step) for each of this block's tiles.
-    template <class Act> DEVICE void each_tile(const Act& act) const {
-        const int steps = (p.k + COLUMNS - 1) / COLUMNS, slice = blockIdx.x % PARTS;
-#pragma unroll 1
-        for (int row = blockIdx.x / PARTS * EIGHTS * 8; row < p.n; row += gridDim.x / PARTS * EIGHTS * 8)
-            act(row, steps * slice / PARTS, steps * (slice + 1) / PARTS);
-    }
-};
-
-struct Layer {
-    typedef Linear<ADD_ROWS / 8, SLICES, ADD> Add;
-    Add o, down;
-    Linear<ROWS / 8, 1, SILU> gate_up;
-    Linear<QKV_ROWS / 8, SLICES, STORE> qkv;  // without rows behind the last layer
-    DEVICE u32 products() const { return qkv.p.n ? 4 : 3; }
-    // o, or down: the same code, so that it has been fetched when down needs it.
-    DEVICE Add add(bool second) const {
-        Add chosen{second ? down.weights : o.weights, second ? down.x : o.x, o.p, o.norms};
-        if (second) chosen.p = down.p, chosen.norms = down.norms;
-        return chosen;
-    }
-    // Calls act(product, how many are before it) in their order.
-    template <class Act> DEVICE void each_product(const Act& act) const {
-#pragma unroll 1
-        for (int half = 0; half < 2; half++) {
-            act(add(half), 2 * half);
-            if (half == 0) act(gate_up, 1);
-            else if (qkv.p.n) act(qkv, 3);
-        }
-    }
-};
-
 // For one thread. Weights wait for nothing but room.
 DEVICE void copy_weights(const Layer& layer, const Shared& shared) {
     Slot<W_STAGES> slot;
@@ -126,12 +88,11 @@ DEVICE void copy_weights(const Layer& layer, const Shared& shared) {
         });
     });
 }
-// For one thread. fetched: tokens of a step. What one product writes the next one reads: all blocks have written it first.
+// For one thread. fetched: tokens of a step.
 DEVICE void copy_tokens(const Layer& layer, const Shared& shared, const u32* meeting, int fetched) {
     Slot<X_STAGES> slot;
-    wait_for_previous();
     layer.each_product([&](const auto& product, int before) {
-        if (before) grid_wait(meeting, before * gridDim.x), fence_for_copies();
+        wait_for_tokens(layer, meeting, before);
         barrier_arrive(shared.begun);
         product.each_tile([&](int, int first, int past) {
 #pragma unroll 1
@@ -186,7 +147,7 @@ template <int EIGHTS> DEVICE void multiply(const Shared& shared, int first, int 
 }
 
 // The sums of all slices of a tile meet: those of the n-th eight rows are sent to block n % SLICES, which adds them up in the
-// order of the slices and writes. What was sent there before has been read: all blocks have met since.
+// order of the slices and writes. What was sent there before has been read: its block has been waited for since.
 template <Epilogue THEN, int EIGHTS>
 DEVICE void meet(const Shared& shared, const u8* sent, EightWriter<THEN>& writer, int row, u32 phase,
                  const float (&d)[EIGHTS][4]) {
@@ -233,8 +194,16 @@ DEVICE void meet(const Shared& shared, const u8* sent, EightWriter<THEN>& writer
 // A thread's first token.
 DEVICE int own_token() { return threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4; }
 
+// All multiplying threads have written: `arrived` counts their block. For the first of them, how many have been before it.
+DEVICE u32 written(u32* arrived) {
+    fence_for_copies();
+    meeting_wait(1, MULTIPLIERS);
+    return threadIdx.x == 0 ? grid_arrive(arrived) : 0;
+}
+
 template <int EIGHTS, Epilogue THEN>
-DEVICE void run(const Linear<EIGHTS, SLICES, THEN>& product, const Shared& shared, const u8* sent, Place& at) {
+DEVICE void run(const Linear<EIGHTS, SLICES, THEN>& product, const Layer& layer, const Shared& shared, const u8* sent,
+                u32* meeting, Place& at) {
     product.each_tile([&](int row, int first, int past) {
         EightWriter<THEN> writer(product.p, product.norms, own_token());
         float d[EIGHTS][4];
@@ -242,8 +211,12 @@ DEVICE void run(const Linear<EIGHTS, SLICES, THEN>& product, const Shared& share
         meet(shared, sent, writer, row, at.met++ & 1, d);
         writer.leave(row / (EIGHTS * 8) * SLICES + blockIdx.x % SLICES);
     });
+    const u32 before = written(meeting);
+    if (threadIdx.x == 0 && before + 1 == layer.arrivals())  // the last block to leave clears all for the next launch
+        for (int i = 0; i <= layer.turns(); i++) meeting[i] = 0;
 }
-DEVICE void run(const Linear<ROWS / 8, 1, SILU>& product, const Shared& shared, const u8*, Place& at) {
+DEVICE void run(const Linear<ROWS / 8, 1, SILU>& product, const Layer&, const Shared& shared, const u8*, u32* meeting,
+                Place& at) {
     Writer writer(product.p, product.norms, own_token());
     product.each_tile([&](int row, int first, int past) {
         float d[ROWS / 8][4];
@@ -258,19 +231,16 @@ DEVICE void run(const Linear<ROWS / 8, 1, SILU>& product, const Shared& shared, 
             before.load(product.p, product.norms, column);
             writer.write(before, column, sums);
         }
+        written(meeting + 1 + row / (ROWS * gridDim.x));
     });
 }
 
-// The last block to leave clears the meeting for the next launch.
 DEVICE void multiply_all(const Layer& layer, const Shared& shared, const u8* sent, u32* meeting) {
     Place at;
     wait_for_previous();
     layer.each_product([&](const auto& product, int before) {
         barrier_wait(shared.begun, before & 1);
-        run(product, shared, sent, at);
-        fence_for_copies();
-        meeting_wait(1, MULTIPLIERS);
-        if (threadIdx.x == 0 && grid_arrive(meeting) + 1 == layer.products() * gridDim.x) *meeting = 0;
+        run(product, layer, shared, sent, meeting, at);
     });
 }
 
@@ -296,7 +266,7 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(WARP
     int stride_next,
     const float* qkv_bias,                             // (Q,) or null
     HALF* qkv,                                         // (M, Q)
-    u32* meeting,                                      // zero between launches
+    u32* meeting,                                      // 1 + turns of gate and up, zero between launches
     float eps, int m, int h, int c, int f, int q, int fetched) {
     extern __shared__ __align__(16) u8 memory[];
     const Shared shared(shared_address(memory));

@@ -111,13 +111,13 @@ def layer_wide(
     residual (M, C) float32 += mixed (M, H) 16-bit · Wᵀ of o; `activated` (M, F) 16-bit = SiLU·mul of its norm `mlp` through
     gate and up; residual += activated · Wᵀ of down; `qkv` (M, Q) 16-bit = its norm `after` through qkv. `mlp` and `after`
     are left as linear_wide leaves them, and may have the same arrays. Behind the last layer `qkv` is None, and `after` is
-    left to who comes later, or None too. `meeting` (any,) int32 is zero before and after.
+    left to who comes later, or None too. `meeting` (A,) int32, `plan.counts(F)` or more, is zero before and after.
 
     All blocks run at once and wait for each other: two such launches at the same time could wait for ever. Raises
     EngineFault for arrays that do not agree with each other or with the plan.
     """
     m, shape = len(mixed), matrices.shape
-    _check(device, plan, matrices, mixed, residual, mlp, after, qkv)
+    _check(device, plan, matrices, mixed, residual, mlp, after, qkv, meeting)
     fetched = plan.fetched(m)
     norm, values, squares = (None, None, None) if after is None else (after.norm, after.values, after.squares)
     has_qkv = matrices.qkv is not None
@@ -145,6 +145,7 @@ def _check(
     mlp: Ahead,
     after: Ahead | None,
     qkv: Any,
+    meeting: Any,
 ) -> None:
     """Raise EngineFault for what the kernel's parameters do not say."""
     shape = matrices.shape
@@ -154,6 +155,8 @@ def _check(
             raise EngineFault(f"layer_wide: {name} must be ({n}, {k}), not {tuple(weight.shape)}.")
     if not plan.serves(len(mixed), shape) or mixed.shape != (len(residual), shape.heads):
         raise EngineFault(f"layer_wide has no place for {tuple(mixed.shape)} tokens of {shape} in {plan}.")
+    if len(meeting) < plan.counts(shape.ffn):
+        raise EngineFault(f"layer_wide meets in {plan.counts(shape.ffn)} words, not in {len(meeting)}.")
     if plan.blocks > at_once(plan.slices, device.multiprocessors):
         raise EngineFault(f"layer_wide: {plan.blocks} blocks do not run at once on this GPU.")
     if (qkv is None) != (matrices.qkv is None) or (qkv is not None and after is None):

@@ -21,7 +21,7 @@ from tests.gpu.wide_case import LEFT_ALONE, Wide, cheapest
 from tests.helpers.layer_case import EPS, Arrays, Layer, bits
 from tests.kernels.test_layer_plans import of_model
 
-MOST, BEHIND = 192, 8
+MOST, BEHIND, MEETING = 192, 8, 8
 TOKENS = (9, 64, 65, 128, 129, 192)
 BITS = 2 * rounding(True)
 """Of the error of results that are rounded twice on their way."""
@@ -93,11 +93,11 @@ def results(arrays: Arrays, residual: Any) -> dict[str, Any]:
 
 def check_stack(device: CudaDevice, case: Stack, plan: LayerPlan, m: int, **kind: Any) -> None:
     """Both layers against float64."""
-    residual, meeting = case.start(m), cp.zeros(1, cp.int32)
+    residual, meeting = case.start(m), cp.zeros(MEETING, cp.int32)
     for layer, mixed, wanted in zip(case.layers, case.mixed, case.wanted, strict=True):
         arrays = arrays_of(layer, plan, m, **kind)
         arrays.run(device, mixed[:m], residual[:m], meeting)
-        assert int(meeting[0]) == 0
+        assert not meeting.any()
         for name, found in results(arrays, residual[:m]).items():
             assert error(found, wanted[name][:m]) < BITS, (name, m, plan)
         assert (residual[m:] == LEFT_ALONE).all()
@@ -163,7 +163,7 @@ def test_one_launch_is_what_four_are(hopper: CudaDevice, name: str, m: int) -> N
     plan = plan_for(m, case.shape, hopper.multiprocessors)
     assert plan is not None
     arrays, residual = arrays_of(layer, plan, m), case.start(m)
-    arrays.run(hopper, case.mixed[0][:m], residual[:m], cp.zeros(1, cp.int32))
+    arrays.run(hopper, case.mixed[0][:m], residual[:m], cp.zeros(MEETING, cp.int32))
     found = results(arrays, residual[:m])
     for result, wanted in chain(hopper, layer, arrays, case.mixed[0][:m], case.start(m)[:m]).items():
         assert error(found[result], wanted) < rounding(True) / 2, result
@@ -215,7 +215,7 @@ def test_behind_the_last_layer_is_no_qkv(hopper: CudaDevice, leaves: bool) -> No
     arrays, residual = arrays_of(case.layers[0], plan, 33, with_qkv=False), case.start(33)
     if not leaves:
         arrays.after = None
-    meeting = cp.zeros(1, cp.int32)
+    meeting = cp.zeros(MEETING, cp.int32)
     for _ in range(2):  # the second finds what the first has left of the meeting
         residual[:33] = cp.asarray(case.first[:33])
         arrays.run(hopper, case.mixed[0][:33], residual[:33], meeting)
@@ -235,7 +235,7 @@ def test_a_recorded_graph_gives_the_same_bits_each_time(hopper: CudaDevice, name
     first, residual, meeting = (
         cp.asarray(case.first[:m]),
         cp.zeros((m, case.shape.hidden), cp.float32),
-        cp.zeros(1, cp.int32),
+        cp.zeros(MEETING, cp.int32),
     )
     normed = cp.zeros((m, case.shape.hidden), cp.uint16)
     mixed = [tokens[:m].copy() for tokens in case.mixed]
@@ -269,7 +269,7 @@ def test_a_recorded_graph_gives_the_same_bits_each_time(hopper: CudaDevice, name
             for array, right in zip(made, wanted, strict=True):
                 different += (array != right).sum()
         stream.synchronize()
-        assert int(different[0]) == 0 and int(meeting[0]) == 0
+        assert int(different[0]) == 0 and not meeting.any()
         assert all(bool(cp.isfinite(array).all()) for array in made if array.dtype == cp.float32)
 
 

@@ -45,7 +45,7 @@ class Step:
         mixed, self.mixed64 = bits(rng.standard_normal((m, shape.heads)))
         self.first = rng.standard_normal((m, shape.hidden)).astype(np.float32)
         self.mixed, self.residual = host(mixed), host(self.first)
-        self.meeting = host(np.zeros(1, np.int32))
+        self.meeting = host(np.zeros(8, np.int32))
 
     def run(self, gpu: EmulatedDevice, arrays: Arrays) -> dict[str, Any]:
         """What the launch makes of it."""

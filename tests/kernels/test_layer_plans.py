@@ -143,3 +143,4 @@ def test_a_plan_says_what_it_takes() -> None:
     assert plan.stages == ((227 << 10) - 2048 - plan.sum_bytes - 3 * 128 * 128) // plan.weight_bytes
     assert plan.parts(2048) == 29 * 4
     assert plan.fetched(17) == 24 and plan.fetched(200) == 128
+    assert plan.counts(120 * 48) == 2 and plan.counts(120 * 48 + 8) == 3

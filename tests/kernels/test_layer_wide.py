@@ -55,7 +55,7 @@ def operands(m: int = 100, shape: LayerShape = SHAPE) -> dict[str, Any]:
     return {
         "plan": PLAN, "matrices": matrices(shape), "mixed": bits(m, shape.heads), "residual": floats(m, shape.hidden),
         "activated": bits(m, shape.ffn), "mlp": room(m), "after": room(m), "qkv": bits(m, shape.qkv),
-        "meeting": ints(1),
+        "meeting": ints(2),
     }  # fmt: skip
 
 
@@ -166,6 +166,13 @@ def test_blocks_that_would_wait_for_ever_are_refused() -> None:
     refused("134 blocks do not run at once", plan=replace(PLAN, blocks=134))
 
 
+def test_blocks_meet_once_for_each_turn() -> None:
+    shape, plan = replace(SHAPE, ffn=264), replace(PLAN, blocks=8)
+    values = operands(shape=shape) | {"plan": plan, "meeting": ints(3)}
+    launched(values)
+    refused("meets in 3 words, not in 2", **values | {"meeting": ints(2)})
+
+
 @pytest.mark.parametrize("name", ["mlp", "after"])
 def test_sums_of_squares_need_their_room(name: str) -> None:
     refused("leaves 8 sums of squares", **{name: room(100, stride=12, parts=9)})
@@ -179,7 +186,7 @@ def test_sums_of_squares_need_their_room(name: str) -> None:
         ("residual", {"residual": floats(100, 184)}),
         ("activated", {"activated": bits(100, 264)}),
         ("qkv", {"qkv": bits(100, 312)}),
-        ("meeting", {"meeting": floats(1)}),
+        ("meeting", {"meeting": floats(2)}),
         ("values_mlp", {"mlp": replace(room(100), values=bits(99, 192))}),
         ("norm_next", {"after": replace(room(100), norm=floats(191))}),
         ("gate_up_bias", {"matrices": matrices(gate_up_bias=floats(511))}),

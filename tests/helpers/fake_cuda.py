@@ -44,6 +44,7 @@ CUDA_MODULES = tuple(
         "_results",
         "_packed",
         "_copies",
+        "_between",
     )
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""

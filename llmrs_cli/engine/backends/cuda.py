@@ -17,9 +17,10 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays
-from llmrs_cli.engine.backends import cuda_packed, cuda_sizes
+from llmrs_cli.engine.backends import cuda_between, cuda_packed, cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_attention import Attention
+from llmrs_cli.engine.backends.cuda_between import Between
 from llmrs_cli.engine.backends.cuda_copies import with_copies
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
@@ -48,6 +49,7 @@ from llmrs_cli.engine.backends.handles import (
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.catalog import (
+    HOPPER,
     many_units,
     model_units,
     packed_many_units,
@@ -113,6 +115,7 @@ class CudaBackend(Backend):
         self._gemm = Gemm(tuning, measures=not deterministic)
         # Sizes here change with the rows that draw, and no recorded launch reads it.
         self._head_arena = Arena()
+        self._between = Between(self.device, self._arena, paths)
         self._fixed: FixedProducts | None = None
         self._paths = paths
         self._dense = DenseProducts(self.device, self._arena, self._gemm, paths)
@@ -170,7 +173,8 @@ class CudaBackend(Backend):
         packed_many = packed_many_units(
             bf16, self._packed_linears, () if self._copied else sizes, arch, count
         )
-        ahead = *packed, *wide, *many, *packed_wide, *packed_many
+        between = cuda_between.units(self._paths, self._linears, count) if arch == HOPPER else ()
+        ahead = *packed, *wide, *many, *packed_wide, *packed_many, *between
         self.device.build((*model_units(bf16, head_dim, arch), *ahead))
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
@@ -261,7 +265,10 @@ class CudaBackend(Backend):
     ) -> Array:
         geometry, tokens = layer.geometry, len(hidden.residual)
         qkv = self._take("qkv", tokens, layer.qkv.shape[0])
-        self._norm_linear("store", hidden, layer.attention_norm, geometry.eps, layer.qkv, qkv)
+        assert isinstance(hidden, CudaHidden)
+        if hidden.projected is None:
+            self._norm_linear("store", hidden, layer.attention_norm, geometry.eps, layer.qkv, qkv)
+        hidden.projected = None
         assert isinstance(step, CudaStep)
         assert isinstance(kv, PagedKv)
         rotation = attend_few.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
@@ -284,6 +291,23 @@ class CudaBackend(Backend):
         out = self._take("activated", len(hidden.residual), layer.gate_up.shape[0] // 2)
         self._norm_linear("silu", hidden, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
         return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
+
+    def finish(
+        self,
+        layer: LayerWeights,
+        hidden: Hidden,
+        mixed: Array,
+        after: Vector,
+        following: LayerWeights | None,
+    ) -> bool:
+        assert isinstance(hidden, CudaHidden)
+        if self._fixed is not None:
+            return False
+        left = self._between.finish(layer, hidden.residual, mixed, after, following)
+        if left is None:
+            return False
+        hidden.ahead, hidden.projected = left.ahead, left.projected
+        return True
 
     def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
         assert isinstance(hidden, CudaHidden)

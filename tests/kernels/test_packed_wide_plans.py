@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels import packed_plans
 from llmrs_cli.kernels.marlin_layout import GROUPS, TILE_COLUMNS, UNIT_ROWS, Layout
 from llmrs_cli.kernels.packed_wide import unit
@@ -122,16 +121,6 @@ def test_a_plan_says_what_it_takes() -> None:
 
 
 # -- what the compiler says of them -------------------------------------------------------------------------
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize(("bf16", "group", "name"), [(False, 128, "7b"), (True, 32, "0.5b")])
-def test_no_product_of_qwen_takes_local_memory(bf16: bool, group: int, name: str) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
-    packed = [(Layout(n, k, group), epilogue) for n, k, epilogue in linears(name) if epilogue != "logits"]
-    units = packed_plans.wide_units(bf16, packed, 132, hopper=True)
-    assert len(units) > 4 * len(STEPS_OF_TOKENS) / 2
-    assert spills(units, "sm_90a") == []
 
 
 @pytest.mark.parametrize("tokens", MOST_WARPGROUPS)

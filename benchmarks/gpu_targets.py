@@ -33,7 +33,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from benchmarks.load_targets import MIB, Result, ask, at_once, body, leaving, prompts
+from benchmarks.load_scene import MIB, Result, ask, at_once, body, leaving, prompts
 from benchmarks.random_model import random_model
 from benchmarks.watched_server import Setup, Watched, until
 from llmrs_cli.server.load_client import Answer

@@ -40,8 +40,6 @@ from llmrs_cli.server.load import percentile, series
 from llmrs_cli.server.load_client import Answer
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
-__all__ = ["MIB", "Result", "ask", "at_once", "body", "leaving", "prompts"]
-"""Of `load_scene`: what the targets of a GPU take from here."""
 MODEL = TinyModel(vocab=512, hidden=64, ffn=128, context=2048, tokenizer=True)
 
 

@@ -90,7 +90,7 @@ def time_body(
     table: Table, model: ModelWeights, name: str, tokens: int, label: str, groups: set[int]
 ) -> None:
     backend = CudaBackend(0)
-    backend._bf16, backend._groups = False, groups
+    backend._bf16, backend._units.groups = False, groups
     decodes = 64 if tokens > 128 else tokens
     try:
         table.add(

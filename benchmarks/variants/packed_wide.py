@@ -88,7 +88,7 @@ class Bodies:
 
     def _us(self, model: ModelWeights, bf16: bool) -> float:
         backend = CudaBackend(0)
-        backend._bf16, backend._groups = bf16, set() if bf16 else {GROUP}
+        backend._bf16, backend._units.groups = bf16, set() if bf16 else {GROUP}
         decodes, prompt = CASES[self.tokens]
         run = run_of_body(backend, model, self.name, decodes, CONTEXT, prompt)
         stream = cp.cuda.get_current_stream()

@@ -2,8 +2,9 @@
 
 The rule: every sequence has tokens known and tokens computed, and a step hands out a budget of tokens so
 that computed catches up. Running sequences come first, oldest first; then waiting ones, in order of
-arrival, while rows and blocks last; and while nothing is under way, only as many as fill the step. When blocks run out the youngest running sequence is preempted and
-recomputed later. Chunked prompts, prefix hits, recomputation and decoding are all this one rule.
+arrival, while rows and blocks last; and while nothing is under way, only as many as fill the step. When
+blocks run out the youngest running sequence is preempted and recomputed later. Chunked prompts, prefix
+hits, recomputation and decoding are all this one rule.
 
 Progress. A block is taken only from a younger sequence, so the oldest never loses its own, and the pool
 holds any one sequence to its end (`EngineLimits.check`): the oldest always finishes. A preempted one

@@ -45,6 +45,7 @@ CUDA_MODULES = tuple(
         "_packed",
         "_copies",
         "_between",
+        "_units",
     )
 )
 """What imports CuPy by name: imported anew under the fake, and forgotten after it."""

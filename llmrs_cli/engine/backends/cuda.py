@@ -17,7 +17,7 @@ import cupy as cp
 import numpy as np
 
 from llmrs_cli.engine.arrays import Array, Draws, StepArrays
-from llmrs_cli.engine.backends import cuda_between, cuda_packed, cuda_sizes
+from llmrs_cli.engine.backends import cuda_packed, cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_attention import Attention
 from llmrs_cli.engine.backends.cuda_between import Between
@@ -35,7 +35,8 @@ from llmrs_cli.engine.backends.cuda_packed import (
 )
 from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
-from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, large_sizes, most_drawn, padded
+from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, most_drawn, padded
+from llmrs_cli.engine.backends.cuda_units import ModelUnits
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import (
     Geometry,
@@ -48,39 +49,18 @@ from llmrs_cli.engine.backends.handles import (
 )
 from llmrs_cli.engine.weights.packed import Dense, Stored
 from llmrs_cli.kernels import attend_few
-from llmrs_cli.kernels.catalog import (
-    HOPPER,
-    many_units,
-    model_units,
-    packed_many_units,
-    packed_units,
-    packed_wide_units,
-    wide_units,
-)
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.graphs import Graphs
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, default_cache
-from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.rms_norm import rms_norm
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
 from llmrs_cli.kernels.take_rows import take_rows
 from llmrs_cli.kernels.tune import Tuning, default_folder
 
 Result = TypeVar("Result")
-
-
-EPILOGUES: dict[str, Epilogue] = {
-    "qkv": "store",
-    "o": "add",
-    "gate_up": "silu",
-    "down": "add",
-    "head": "logits",
-    "embedding": "logits",
-}
-"""What follows a linear's product, by its place in a model; an embedding may be the head."""
 
 
 class CudaBackend(Backend):
@@ -123,10 +103,7 @@ class CudaBackend(Backend):
             self._fixed = FixedProducts(self.device, self._gemm, self._arena)
         self._draws = DrawPool(self.device, self._head_arena)
         self._bf16: bool | None = None
-        self._groups: set[int] = set()
-        self._linears: set[tuple[int, int, Epilogue]] = set()
-        self._packed_linears: set[tuple[Layout, Epilogue]] = set()
-        self._copied = False
+        self._units = ModelUnits()
         self._attention = Attention(self.device, self._arena, 0 if deterministic else paths.prompt_tokens)
         self._shares = self.device.multiprocessors
         self._few: tuple[int, ...] = ()
@@ -142,13 +119,10 @@ class CudaBackend(Backend):
         # The embedding is also a table of rows, which is read as 16 bits.
         if self.packed and name != "embedding" and why_widened(parts) is None:
             packed = load_packed(self.device, self._upload, parts, bias, self._bf16)
-            self._groups.add(packed.matrix.layout.group)
-            if place in EPILOGUES:
-                self._packed_linears.add((packed.matrix.layout, EPILOGUES[place]))
+            self._units.add_packed(packed.matrix.layout, place)
             return packed
         loaded = load_linear(self.device, self._upload, parts, bias, self._bf16)
-        if place in EPILOGUES:
-            self._linears.add((*loaded.shape, EPILOGUES[place]))
+        self._units.add_dense(loaded.shape, place)
         return loaded
 
     def prepare_vector(self, values: Dense) -> Vector:
@@ -160,22 +134,10 @@ class CudaBackend(Backend):
     def alloc_kv(self, layers: int, blocks: int, kv_heads: int, head_dim: int) -> Sequence[KvLayer]:
         self._upload.close()  # all weights are loaded
         # All at once and in parallel, rather than one by one in the first steps.
+        most = 0 if self.deterministic else self.sizes.idle_budget
         bf16, arch = self._bf16 is not False, self.device.loader.arch
-        count = self.device.multiprocessors
-        packed = (unit for group in sorted(self._groups) for unit in packed_units(bf16, group, arch))
-        wide = () if self.deterministic else wide_units(bf16, self._linears, arch, count)
-        sizes = () if self.deterministic else large_sizes(self.sizes.idle_budget)
-        packed_shapes = {(layout.rows, layout.columns, place) for layout, place in self._packed_linears}
-        many = many_units(
-            bf16, self._linears | (packed_shapes if self._copied else set()), sizes, arch, count
-        )
-        packed_wide = packed_wide_units(bf16, self._packed_linears, arch, count)
-        packed_many = packed_many_units(
-            bf16, self._packed_linears, () if self._copied else sizes, arch, count
-        )
-        between = cuda_between.units(self._paths, self._linears, count) if arch == HOPPER else ()
-        ahead = *packed, *wide, *many, *packed_wide, *packed_many, *between
-        self.device.build((*model_units(bf16, head_dim, arch), *ahead))
+        units = self._units.units(bf16, head_dim, arch, self.device.multiprocessors, self._paths, most)
+        self.device.build(units)
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
             self._few = self._attention.few_sizes(head_dim)
@@ -216,7 +178,7 @@ class CudaBackend(Backend):
 
     def copied(self, model: ModelWeights) -> ModelWeights:
         model = with_copies(self.device, self._upload, model)
-        self._copied = True
+        self._units.copied = True
         return model
 
     def free_bytes(self) -> int:

@@ -203,8 +203,9 @@ async def faults(place: Place) -> Result:
             await server.ready()
             result.figures[f"{name}_start_seconds"] = round(time.monotonic() - began, 2)
             child = server.child
-            asked = [asyncio.create_task(ask(server, body(p, 1500))) for p in prompts(8, 16, seed=5)]
-            await asyncio.sleep(1)
+            asked = [asyncio.create_task(ask(server, body(p, 1900))) for p in prompts(32, 16, seed=5)]
+            while not await server.metric("num_requests_running"):
+                await asyncio.sleep(0.01)
             began = time.monotonic()
             strike(server)
             ended = await asyncio.to_thread(server.process.wait, 60)

@@ -13,9 +13,9 @@ from llmrs_cli.engine.types import SamplingParams
 
 COLDEST = 1e-5
 """Temperatures below this are greedy: a division by them would leave float32."""
-MAX_TOP_K = 2**31 - 1
-SMALLEST_PENALTY = 1e-30
-"""A smaller repetition penalty would be no normal float32."""
+MAX_INT = 2**31 - 1
+SMALLEST_PENALTY, LARGEST_PENALTY = 1e-30, 1e30
+"""Any other repetition penalty, or a logit divided by it, might be no normal float32."""
 
 
 def row_sampling(params: SamplingParams, prompt_length: int, choice: int) -> RowSampling:
@@ -23,19 +23,19 @@ def row_sampling(params: SamplingParams, prompt_length: int, choice: int) -> Row
     bias_ids, bias_values = _merge_bias(params)
     return RowSampling(
         temperature=params.temperature if params.temperature >= COLDEST else 0.0,
-        top_k=min(params.top_k, MAX_TOP_K),
+        top_k=min(params.top_k, MAX_INT),
         top_p=params.top_p,
         min_p=params.min_p,
-        repetition_penalty=max(params.repetition_penalty, SMALLEST_PENALTY),
+        repetition_penalty=min(max(params.repetition_penalty, SMALLEST_PENALTY), LARGEST_PENALTY),
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
         seed=params.seed,
         choice=choice,
         prompt_length=prompt_length,
-        min_length=prompt_length + params.min_tokens,
+        min_length=min(prompt_length + params.min_tokens, MAX_INT),
         bias_ids=bias_ids,
         bias_values=bias_values,
-        stop_ids=np.unique(np.array(params.stop_ids, np.int32)),
+        stop_ids=np.array(sorted({*params.stop_ids}), np.int32),
         logprobs=-1 if params.logprobs is None else params.logprobs,
     )
 

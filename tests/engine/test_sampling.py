@@ -48,8 +48,9 @@ def test_stop_ids_are_distinct() -> None:
     assert row_sampling(params(stop_ids=(7, 3, 7)), 1, 0).stop_ids.tolist() == [3, 7]
 
 
-def test_a_huge_top_k_fits_32_bits() -> None:
-    assert row_sampling(params(top_k=10**12), 1, 0).top_k == 2**31 - 1
+def test_huge_whole_numbers_fit_32_bits() -> None:
+    state = row_sampling(params(top_k=10**12, max_tokens=10**12, min_tokens=10**12), 1, 0)
+    assert state.top_k == state.min_length == 2**31 - 1
 
 
 @given(st.floats(0, 2), st.floats(0, 1), st.floats(0, 1), st.floats(1e-300, 1e300), st.integers(0, 2**64 - 1))
@@ -62,7 +63,6 @@ def test_whatever_passes_the_checks_has_a_row_state_in_range(
     check_params(checked, vocab=100)
     state = row_sampling(checked, 1, 0)
     assert state.temperature == 0 or np.float32(state.temperature) >= np.float32(COLDEST)
-    with np.errstate(over="ignore"):
-        assert np.float32(state.repetition_penalty) > np.finfo(np.float32).tiny
+    assert np.finfo(np.float32).tiny < np.float32(state.repetition_penalty) < np.inf
     assert {state.bias_ids.dtype, state.stop_ids.dtype} == {np.dtype(np.int32)}
     assert state.bias_values.dtype == np.float32

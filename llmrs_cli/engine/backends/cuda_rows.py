@@ -7,9 +7,10 @@ stand at fixed addresses, so that a recorded graph finds them again. Nothing her
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cupy as cp
 import numpy as np
@@ -31,13 +32,13 @@ RESERVED_WORDS = 1 << 16
 RING_BYTES = 1 << 20
 KNOWN_STEPS = 1024
 """Sizes of steps whose arrays are kept."""
+_SAMPLING = struct.Struct(f"6f9I{4 * (STATE_WORDS - 15)}x")
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Words to be written from the start of a device array on."""
+class Run(NamedTuple):
+    """Words to be written from an address of the GPU on."""
 
-    target: Any
+    address: int
     words: NDArray[Any]
     """32-bit, contiguous"""
 
@@ -145,26 +146,28 @@ class CudaRows(Rows):
         low, high = self._granted.get(row, (first, end))
         self._granted[row] = min(low, first), max(high, end)
 
-    def _edits(self) -> Iterator[Run]:
+    def _edits(self) -> list[Run]:
         """What has changed since the last step."""
-        state = self.state
+        state, runs = self.state, []
         for row, (tokens, sampling) in self._starts.items():
-            yield Run(state.pool[row], tokens)
-            yield Run(state.sampling[row], sampling_words(sampling))
-            yield Run(state.bias_ids[row], sampling.bias_ids)
-            yield Run(state.bias_values[row], sampling.bias_values)
-            yield Run(state.stop_ids[row], sampling.stop_ids)
+            runs += [
+                Run(_place(state.pool, row), tokens),
+                Run(_place(state.sampling, row), sampling_words(sampling)),
+                Run(_place(state.bias_ids, row), sampling.bias_ids),
+                Run(_place(state.bias_values, row), sampling.bias_values),
+                Run(_place(state.stop_ids, row), sampling.stop_ids),
+            ]
         for row, (low, high) in self._granted.items():
-            yield Run(self.tables[row, low:], self._blocks[row, low:high])
+            runs.append(Run(_place(self.tables, row, low), self._blocks[row, low:high]))
+        return runs
 
-    def _counted(self) -> Ints:
-        """(N, 3) rows whose penalty counts start anew: row, tokens known, tokens of the prompt."""
-        counted = [
+    def _counted(self) -> list[tuple[int, int, int]]:
+        """Rows whose penalty counts start anew: row, tokens known, tokens of the prompt."""
+        return [
             (row, len(tokens), sampling.prompt_length)
             for row, (tokens, sampling) in self._starts.items()
             if penalises(sampling)
         ]
-        return np.array(counted, np.int32).reshape(-1, 3)
 
     # -- steps ------------------------------------------------------------------------------------------
 
@@ -173,19 +176,19 @@ class CudaRows(Rows):
         staged = stage(batch, self.limits.rows, self._shares, self._fixed, self._few)
         sampled = batch.rows if staged.drawn == len(batch.rows) else batch.rows[batch.samples]
         step = self._step(staged, int(self._logprobs[sampled].max(initial=-1)))
-        runs = list(self._edits())
-        starts = self._counted()
-        if starts.size:
-            device_starts = self._arena.take("starts", starts.shape, np.int32)
-            runs.append(Run(device_starts, starts.reshape(-1)))
+        runs = self._edits()
+        counted = self._counted()
+        if counted:
+            starts = self._arena.take("starts", (len(counted), 3), np.int32)
+            runs.append(Run(starts.data.ptr, np.array(counted, np.int32).reshape(-1)))
         staged.words[:2].view(np.uint64)[0] = self.results.next().ptr
-        runs.append(Run(step.words, staged.words))
+        runs.append(Run(step.words.data.ptr, staged.words))
         self._send(runs)
         self._starts, self._granted = {}, {}
         if staged.sizes.scored:
             step.gather(self._device, staged.sizes.scored)
-        if starts.size:
-            count_tokens(self._device, device_starts, self.state.pool, self.state.counts)
+        if counted:
+            count_tokens(self._device, starts, self.state.pool, self.state.counts)
         return step
 
     def _step(self, staged: Staged, reports: int) -> CudaStep:
@@ -241,57 +244,56 @@ class CudaRows(Rows):
     def _send(self, runs: Sequence[Run]) -> None:
         """Enqueue the copy of all runs; they do not overlap, so their order is free."""
         runs = [run for run in runs if run.words.size]
-        table = np.zeros((len(runs), RUN_WORDS), np.uint32)
-        needed = table.nbytes + 4 * sum(run.words.size for run in runs)
+        table: list[int] = []
+        size = 0
+        for address, words in runs:
+            table += address & 0xFFFFFFFF, address >> 32, size, words.size
+            size += words.size
+        needed = 4 * (len(table) + size)
         if self._ring.size < needed:
             cp.cuda.get_current_stream().synchronize()  # the GPU may still read the old one
             self._ring = PinnedRing(2 * needed)
         index, memory = self._ring.take()
         buffer = np.frombuffer(memory, np.uint32, needed // 4)
-        end = table.size
-        for entry, run in zip(table, runs, strict=True):
-            address, size = run.target.data.ptr, run.words.size
-            entry[:] = address & 0xFFFFFFFF, address >> 32, end - table.size, size
-            buffer[end : end + size] = run.words.view(np.uint32)
-            end += size
-        buffer[: table.size] = table.reshape(-1)
-        words = memory.ptr + table.nbytes
-        for first in range(0, len(runs), MOST_RUNS):
-            part = table[first : first + MOST_RUNS]
-            past = int(part[-1, 2] + part[-1, 3])
-            scatter(self._device, memory.ptr + 4 * RUN_WORDS * first, words, len(part), int(part[0, 2]), past)
+        buffer[: len(table)] = table
+        np.concatenate([words.view(np.uint32) for _, words in runs], out=buffer[len(table) :])
+        for first in range(0, len(table), RUN_WORDS * MOST_RUNS):
+            part = table[first : first + RUN_WORDS * MOST_RUNS]
+            places = memory.ptr + 4 * first, memory.ptr + 4 * len(table)
+            scatter(self._device, *places, len(part) // RUN_WORDS, part[2], part[-2] + part[-1])
         self._ring.used(index)
 
 
 def sampling_words(sampling: RowSampling) -> Ints:
     """The row's state as sample.cu reads it: six floats, then integers."""
-    floats = np.array(
-        [
+    return np.frombuffer(
+        _SAMPLING.pack(
             sampling.temperature,
             sampling.top_p,
             sampling.min_p,
             sampling.repetition_penalty,
             sampling.presence_penalty,
             sampling.frequency_penalty,
-        ],
-        np.float32,
+            sampling.top_k,
+            sampling.prompt_length,
+            sampling.min_length,
+            sampling.choice,
+            sampling.seed & 0xFFFFFFFF,
+            sampling.seed >> 32,
+            len(sampling.bias_ids),
+            len(sampling.stop_ids),
+            penalises(sampling),
+        ),
+        np.int32,
     )
-    words = np.zeros(STATE_WORDS, np.uint32)
-    words[:6] = floats.view(np.uint32)
-    words[6:15] = (
-        sampling.top_k,
-        sampling.prompt_length,
-        sampling.min_length,
-        sampling.choice,
-        sampling.seed & 0xFFFFFFFF,
-        sampling.seed >> 32,
-        len(sampling.bias_ids),
-        len(sampling.stop_ids),
-        int(penalises(sampling)),
-    )
-    return words.view(np.int32)
 
 
 def penalises(sampling: RowSampling) -> bool:
     """Whether the row's counts matter."""
     return bool(sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty)
+
+
+def _place(array: Any, row: int, column: int = 0) -> int:
+    """Address of an entry of a (rows, N) array of 32-bit words."""
+    address: int = array.data.ptr + 4 * (row * array.shape[1] + column)
+    return address

@@ -44,6 +44,8 @@ LONG_ROWS, LONG_TOKENS = 3072, 1024
 """Of a product with long K from which on it is faster than cuBLASLt's."""
 FEWEST_TOKENS = 257
 """Fewer are left to `linear_wide`."""
+FINE_TOKENS, COARSE_TOKENS = 512, 256
+"""More than so many take the tile of the next multiple of so many: few tiles, since each is compiled."""
 
 CLOCK = 1600.0
 """Cycles of a microsecond, of a GPU whose tensor cores are busy."""
@@ -53,6 +55,9 @@ if all read at once."""
 START, END = 3000.0, 1 / 16
 """Cycles before the first products, and of each value of a tile after its last; half of these where
 warpgroups lag."""
+HEAT = 1 / 16
+"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock. A byte that
+two blocks share takes 18 pJ, else 29; a whole product of 2,048 tokens is at the board's 700 W (measured on an H200)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,11 @@ class ManyPlan:
     """Steps that each warpgroup stays behind the one before"""
     band: int = 8
     """Token tiles of a cluster that are multiplied with all rows before the next"""
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Of TILES."""
+        return self.groups, self.deep, self.rows
 
     @property
     def tokens(self) -> int:
@@ -155,13 +165,15 @@ def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
     turns = ceil_div(plan.items(m, n) * plan.cluster, plan.blocks)
     tile, parts = plan.tokens * plan.rows, plan.groups * plan.deep
     read = parts * (GROUP_TOKENS + plan.rows) * LINE
-    step = max(
-        tile * COLUMNS / FUSED,
-        (plan.stage_bytes + read) / SHARED_READ,
-        (plan.brought_rows + plan.brought_tokens) * LINE / L2_READ,
-    )
+    brought = (plan.brought_rows + plan.brought_tokens) * LINE / L2_READ
+    step = HEAT * brought + max(tile * COLUMNS / FUSED, (plan.stage_bytes + read) / SHARED_READ, brought)
     after = tile * END * (0.5 if plan.lag else 1.0)
     return (START + turns * (ceil_div(k, COLUMNS) * step + after)) / CLOCK
+
+
+def planned_tokens(m: int) -> int:
+    """The tokens whose tile M tokens take."""
+    return m if m <= FINE_TOKENS else ceil_div(m, COARSE_TOKENS) * COARSE_TOKENS
 
 
 @lru_cache(maxsize=4096)
@@ -169,8 +181,10 @@ def plan_for(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
     """The plan of M tokens of an (N, K) linear that should cost least; None where there is none."""
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
-    found = plans(m, n, multiprocessors)
-    return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
+    most = planned_tokens(m)
+    found = plans(most, n, multiprocessors)
+    best = min(found, key=lambda plan: cost(plan, most, n, k), default=None)
+    return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
 
 
 def chosen(m: int, n: int, k: int, epilogue: str, multiprocessors: int) -> ManyPlan | None:

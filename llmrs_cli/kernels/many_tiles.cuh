@@ -12,6 +12,8 @@
 // (many_epilogue.cuh) while the next tile is multiplied; with LAG the warpgroups are so many steps apart that one multiplies
 // while another writes.
 //
+// Where a tile ends beyond the tokens that there are, warpgroups multiply no 64 tokens that do not exist.
+//
 // A band of token tiles is multiplied with all rows before the next, token by token of the band, so that what blocks read at
 // the same time is little. A token's sums are made in the order of K, whatever the tile.
 #pragma once
@@ -47,6 +49,7 @@ constexpr int multiplying_registers(int filling, int few) {
     const int spared = (launched * (GROUPS + filling) - few * filling) / GROUPS / 8 * 8;
     return spared < 240 ? spared : 240;
 }
+static_assert(DEEP <= 2, "all of a warpgroup's tokens, 64 of them, or none");
 static_assert(LAG < STAGES, "a warpgroup that is ahead needs a stage that the others have not left");
 
 // Tiles of a cluster, in the order in which they are taken: by token inside of a band, then by row, then by band.
@@ -95,33 +98,40 @@ struct Ring {
     }
 };
 
-// After the step `pass` the next warpgroup may begin.
-DEVICE void multiply(const Ring& ring, int steps, int pass, Slot<STAGES>& slot, Sums& d) {
+// The sums of LIVE times 64 tokens; where it is 0 there are none, and others need the stages back. After the step `pass` the
+// next warpgroup may begin.
+template <int LIVE> DEVICE void multiply(const Ring& ring, int steps, int pass, Slot<STAGES>& slot, Sums& d) {
     const u32 xs = ring.bytes + ring.group * DEEP * 64 * 128, ws = ring.bytes + X_BYTES;
     int before = -1;
 #pragma unroll 1
     for (int step = 0; step < steps; step++, slot.next()) {
         barrier_wait(ring.full + slot.at * 8, slot.phase);
-        const u32 at = slot.at * STAGE_BYTES;
+        if constexpr (LIVE == 0) {
+            ring.release(slot.at);
+        } else {
+            const u32 at = slot.at * STAGE_BYTES;
 #pragma unroll
-        for (int e = 0; e < DEEP; e++) wgmma_begin(d[e]);
+            for (int e = 0; e < LIVE; e++) wgmma_begin(d[e]);
 #pragma unroll
-        for (int i = 0; i < COLUMNS / 16; i++)
+            for (int i = 0; i < COLUMNS / 16; i++)
 #pragma unroll
-            for (int e = 0; e < DEEP; e++)
-                wgmma(d[e], wgmma_operand(xs + at + e * 64 * 128, i), wgmma_operand(ws + at, i), step > 0 || i > 0);
-        wgmma_end();
-        if (before >= 0) {  // the step before is done with its stage
-            wgmma_wait<1>(d[0]);
-            if constexpr (DEEP > 1) touch(d[DEEP - 1]);
-            ring.release(before);
+                for (int e = 0; e < LIVE; e++)
+                    wgmma(d[e], wgmma_operand(xs + at + e * 64 * 128, i), wgmma_operand(ws + at, i), step > 0 || i > 0);
+            wgmma_end();
+            if (before >= 0) {  // the step before is done with its stage
+                wgmma_wait<1>(d[0]);
+                if constexpr (LIVE > 1) touch(d[LIVE - 1]);
+                ring.release(before);
+            }
+            before = slot.at;
         }
         if (LAG && step == pass) meeting_arrive(ring.group + 1, 256);
-        before = slot.at;
     }
-    wgmma_wait<0>(d[0]);
-    if constexpr (DEEP > 1) touch(d[DEEP - 1]);
-    ring.release(before);
+    if constexpr (LIVE > 0) {
+        wgmma_wait<0>(d[0]);
+        if constexpr (LIVE > 1) touch(d[LIVE - 1]);
+        ring.release(before);
+    }
 }
 
 DEVICE void multiply_tiles(const Work& work, const Ring& ring, Writer& writer) {
@@ -132,10 +142,12 @@ DEVICE void multiply_tiles(const Work& work, const Ring& ring, Writer& writer) {
 #pragma unroll 1
     for (; item < work.items; item += gridDim.x / CLUSTER, pass = -1) {
         const Turn turn(work, item);
-        multiply(ring, work.steps, pass, slot, d);
+        const int first = turn.token + ring.group * DEEP * 64, left = writer.m - first;
+        if (left > (DEEP - 1) * 64) multiply<DEEP>(ring, work.steps, pass, slot, d);
+        else if (left <= 0) multiply<0>(ring, work.steps, pass, slot, d);
+        else if constexpr (DEEP > 1) multiply<1>(ring, work.steps, pass, slot, d);
 #pragma unroll
-        for (int e = 0; e < DEEP; e++)
-            writer.write(d[e], turn.token + (ring.group * DEEP + e) * 64 + threadIdx.x / 32 % 4 * 16, turn.row);
+        for (int e = 0; e < DEEP; e++) writer.write(d[e], first + e * 64 + threadIdx.x / 32 % 4 * 16, turn.row);
     }
     writer.finish();
 }

@@ -8,7 +8,7 @@ measures them) and predicts nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 
@@ -22,6 +22,7 @@ from llmrs_cli.kernels.many_plans import (
     FEWEST_TOKENS,
     FUSED,
     GROUP_TOKENS,
+    HEAT,
     L2_READ,
     LINE,
     MOST_BOXES,
@@ -33,6 +34,7 @@ from llmrs_cli.kernels.many_plans import (
     ManyEpilogue,
     ManyPlan,
     Shared,
+    planned_tokens,
     spread,
 )
 from llmrs_cli.kernels.marlin_layout import TILE_COLUMNS, TILE_ROWS, Layout
@@ -52,8 +54,6 @@ FULL = 0.9
 """Of the multiprocessors, at least, that one turn of large tiles must keep busy to be faster than what is replaced."""
 SHALLOW = 1.15
 """Times as long as guessed takes a step of warpgroups of 64 tokens, as measured."""
-HEAT = 1 / 16
-"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +153,13 @@ def plan_for(m: int, layout: Layout, multiprocessors: int) -> PackedManyPlan | N
     n, k = layout.rows, layout.columns
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
-    found = plans(m, layout, multiprocessors)
-    return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
+    most = planned_tokens(m)
+    found = plans(most, layout, multiprocessors)
+    best = min(found, key=lambda plan: cost(plan, most, n, k), default=None)
+    if best is None:
+        return None
+    plan = spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
+    return replace(best, blocks=plan.blocks, band=plan.band)
 
 
 def chosen(m: int, layout: Layout, epilogue: str, multiprocessors: int) -> PackedManyPlan | None:

@@ -21,6 +21,7 @@ from llmrs_cli.kernels.many_plans import (
     chosen,
     cost,
     plan_for,
+    planned_tokens,
     plans,
     plans_ahead,
     spread,
@@ -111,9 +112,18 @@ def test_a_band_has_all_rows_before_the_next_begins() -> None:
 
 @given(m=st.integers(FEWEST_TOKENS, 20_000), n=ROWS, k=VALUES, gpus=st.integers(2, 200))
 def test_the_cheapest_plan_is_taken(m: int, n: int, k: int, gpus: int) -> None:
-    found = plan_for(m, n, k, gpus)
-    all_of_them = {plan: cost(plan, m, n, k) for plan in plans(m, n, gpus)}
-    assert found is not None and all_of_them[found] == min(all_of_them.values()) > 0
+    most = planned_tokens(m)
+    found, taken = plan_for(m, n, k, gpus), plan_for(most, n, k, gpus)
+    all_of_them = {plan: cost(plan, most, n, k) for plan in plans(most, n, gpus)}
+    assert taken is not None and all_of_them[taken] == min(all_of_them.values()) > 0
+    assert found in list(plans(m, n, gpus)) and found.tile == taken.tile
+
+
+@given(m=st.integers(1, 20_000))
+def test_few_numbers_of_tokens_have_a_tile_of_their_own(m: int) -> None:
+    most = planned_tokens(m)
+    assert m <= most < m + 256 and planned_tokens(most) == most
+    assert (most == m) if m <= 512 else most % 256 == 0
 
 
 @pytest.mark.parametrize("m", [300, 1024, 1200, 8192])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels.linear_many import EPILOGUES
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.many_plans import BOX, FEWEST_TOKENS, LAGS, TILES, ManyEpilogue
+from llmrs_cli.kernels.many_plans import BOX, FEWEST_TOKENS, LAGS, TILES, ManyEpilogue, planned_tokens
 from llmrs_cli.kernels.marlin_layout import GROUPS, Layout
 from llmrs_cli.kernels.packed_many import unit
 from llmrs_cli.kernels.packed_many_plans import (
@@ -74,9 +74,12 @@ def test_one_multiprocessor_has_no_clusters() -> None:
 
 @given(m=st.integers(FEWEST_TOKENS, 20_000), layout=LAYOUTS, gpus=st.integers(2, 200))
 def test_the_cheapest_plan_is_taken(m: int, layout: Layout, gpus: int) -> None:
-    found, n, k = plan_for(m, layout, gpus), layout.rows, layout.columns
-    all_of_them = {plan: cost(plan, m, n, k) for plan in plans(m, layout, gpus)}
-    assert found is not None and all_of_them[found] == min(all_of_them.values()) > 0
+    most, n, k = planned_tokens(m), layout.rows, layout.columns
+    found, taken = plan_for(m, layout, gpus), plan_for(most, layout, gpus)
+    all_of_them = {plan: cost(plan, most, n, k) for plan in plans(most, layout, gpus)}
+    assert taken is not None and all_of_them[taken] == min(all_of_them.values()) > 0
+    assert found is not None and found in list(plans(m, layout, gpus))
+    assert (found.tile, found.helpers) == (taken.tile, taken.helpers)
 
 
 @pytest.mark.parametrize("m", [512, 1024, 1280, 2048])

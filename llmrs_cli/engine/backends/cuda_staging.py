@@ -23,7 +23,7 @@ from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.attend_decode import chunk_pages
 from llmrs_cli.kernels.attend_prefill import TILE
 from llmrs_cli.kernels.launch import ceil_div
-from llmrs_cli.kernels.wide_plans import MOST_TOKENS
+from llmrs_cli.kernels.wide_plans import GROUP_TOKENS, MOST_TOKENS
 
 PAGE = 64
 PREFILL_QUERIES = TILE
@@ -32,7 +32,7 @@ FIXED_TOKENS = 128
 """Where bits must not depend on company, every product is of so many tokens."""
 NO_ROW = -1
 PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
-"""Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 256."""
+"""Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 64, a warpgroup's."""
 
 DRAWN = (1, 6, 20, 68, 132, 256)
 """What the rows that draw are padded to beside tokens that do not: a head reads its weights once for each of these. But for the
@@ -46,7 +46,7 @@ def most_drawn(rows: int) -> int:
 
 def padded(tokens: int) -> int:
     """The size that a step of `tokens` tokens runs at."""
-    return next((size for size in PADDED if size >= tokens), ceil_div(tokens, 256) * 256)
+    return next((size for size in PADDED if size >= tokens), ceil_div(tokens, GROUP_TOKENS) * GROUP_TOKENS)
 
 
 def large_sizes(most: int) -> tuple[int, ...]:

@@ -142,6 +142,12 @@ class Engine:
         if self.fault is not None:
             raise self.fault
         self.validate(request)
+        self.accept(request, matcher)
+
+    def accept(self, request: Request, matcher: Matcher | None = None) -> None:
+        """`submit` a request that `validate` has let pass before."""
+        if self.fault is not None:
+            raise self.fault
         self._scheduler.add(request)
         if self._grammars is not None and matcher is not None:
             self._grammars.masks.begin(request.id, matcher)
@@ -183,6 +189,7 @@ class Engine:
         planned = clock()
         if plan.chunks:
             self._launch(plan)
+            scheduler.publish()
             self._recorder.launched(plan, planned)
         elif not scheduler.in_flight:
             assert waiting or not self._open, "the scheduler finds nothing to do for its requests"

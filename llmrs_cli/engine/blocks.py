@@ -15,7 +15,7 @@ therefore never meet.
 from __future__ import annotations
 
 import hashlib
-import struct
+from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from itertools import chain
@@ -34,7 +34,7 @@ def root_key(model: str, kv_dtype: str, salt: str) -> Key:
 
 def next_key(parent: Key, tokens: Sequence[int]) -> Key:
     """Key of a full block with these token ids after the block (or root) `parent`."""
-    return hashlib.sha256(parent + struct.pack(f"<{len(tokens)}I", *tokens)).digest()
+    return hashlib.sha256(parent + array("I", tokens).tobytes()).digest()
 
 
 class BlockPool:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from llmrs_cli.engine.types import Request, check_params
 from llmrs_cli.errors import ContextLengthError, RequestError, UsageError
@@ -77,10 +81,21 @@ def check_request(request: Request, limits: EngineLimits, vocab: int) -> None:
     prompt = request.prompt_ids
     if not prompt:
         raise RequestError("The prompt is empty: it needs at least one token.", param="prompt")
-    for token in (min(prompt), max(prompt)):
-        if not 0 <= token < vocab:
-            raise RequestError(
-                f"The prompt holds token id {token}; this model has ids from 0 to {vocab - 1}.",
-                param="prompt",
-            )
+    if (token := _foreign(prompt, vocab)) is not None:
+        raise RequestError(
+            f"The prompt holds token id {token}; this model has ids from 0 to {vocab - 1}.", param="prompt"
+        )
     limits.check(request)
+
+
+def _foreign(prompt: Sequence[int], vocab: int) -> int | None:
+    """A token id that is not one of 0 … vocab - 1, if there is any.
+
+    Looked at as an array, since a prompt may be long and a step cannot begin before.
+    """
+    try:
+        if np.frombuffer(array("I", prompt), np.uint32).max() < vocab:
+            return None
+    except OverflowError:
+        pass  # negative, or far too large
+    return next(token for token in prompt if not 0 <= token < vocab)

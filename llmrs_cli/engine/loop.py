@@ -88,7 +88,7 @@ class EngineThread:
             if request.id in self._sinks:
                 raise RequestError(f"A request with id {request.id!r} is running.", param="id")
             self._sinks[request.id] = sink
-            self._inbox.put(lambda engine: engine.submit(request, matcher))
+            self._inbox.put(lambda engine: engine.accept(request, matcher))
 
     def abort(self, request_id: str) -> None:
         """End a request soon; its sink gets a last event. Unknown and ended ids are ignored."""

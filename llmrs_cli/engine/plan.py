@@ -11,6 +11,7 @@ What is made for every row in every step is a tuple: a frozen dataclass takes fo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ class RowStart:
     """A sequence takes a row: when first admitted, and again after a preemption."""
 
     row: int
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     """Every token known so far: the prompt, and what was generated before a preemption."""
     prompt_length: int
     params: SamplingParams

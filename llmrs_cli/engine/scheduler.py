@@ -87,6 +87,8 @@ class Scheduler:
         self._rows = list(range(limits.rows))
         """Rows nobody holds."""
         self._flights: deque[_Flight] = deque()
+        self._filled: list[tuple[Sequence, int]] = []
+        """Up to which token the newest plan fills blocks of prompts that nobody can find yet."""
         self._steps = 0
         self._arrivals = 0
 
@@ -128,6 +130,7 @@ class Scheduler:
     def plan(self, out: Collection[str] = ()) -> StepPlan:
         """The next step. No chunks: nothing can be computed before a commit (or at all). The requests `out` sit it
         out: they keep what they hold and their place."""
+        self.publish()
         draft = _Draft(out)
         busy = any(sequence.decoding for sequence in self._running)
         budget = self.limits.busy_budget if busy else self.limits.idle_budget
@@ -175,11 +178,12 @@ class Scheduler:
         for sequence in list(islice(self._waiting, self.limits.rows)):
             if len(self._rows) <= passed or sequence.in_flight:
                 return
-            keys = sequence.shareable_keys()
-            shared = self.pool.find(keys)
-            comes = len(shared) < len(keys) and self._under_way(len(shared), keys[len(shared)])
+            shareable = sequence.shareable
+            shared = self.pool.find(map(sequence.key, range(shareable)))
+            found = len(shared)
+            comes = found < shareable and self._under_way(found, sequence.key(found))
             if comes or sequence.request.id in draft.out:
-                passed, kept = passed + 1, kept + sequence.blocks_at_start - len(shared)
+                passed, kept = passed + 1, kept + sequence.blocks_at_start - found
             elif not self._start(sequence, shared, draft, kept):
                 return
             elif tokens is not None:
@@ -219,8 +223,7 @@ class Scheduler:
             if count:
                 draft.chunks.append(sequence.advance(count))
                 draft.sequences.append(sequence)
-                # The launch of this plan will have filled them.
-                self._publish(sequence, min(sequence.prompt_length, sequence.computed))
+                self._filled.append((sequence, min(sequence.prompt_length, sequence.computed)))
 
     def _seal(self, draft: _Draft) -> StepPlan:
         """Number the plan."""
@@ -231,6 +234,13 @@ class Scheduler:
         plan = StepPlan(self._steps, tuple(draft.starts), tuple(draft.grants), tuple(draft.chunks))
         self._flights.append(_Flight(plan, draft.sequences, plan.chunks))
         return plan
+
+    def publish(self) -> None:
+        """Let others find the prompt blocks that the newest plan fills. Whoever has launched it calls this, when the
+        device is at work; else the next call of `plan`, `commit` or `cancel` does so first."""
+        for sequence, tokens in self._filled:
+            self._publish(sequence, tokens)
+        self._filled.clear()
 
     def retract(self, requests: Collection[str]) -> None:
         """The newest step draws nothing for these requests, of whose last token it computes the logits: that token is
@@ -244,6 +254,7 @@ class Scheduler:
 
     def commit(self, result: StepResult) -> list[TokenEvent]:
         """Take in the result of the oldest step in flight."""
+        self.publish()
         flight = self._flights.popleft()
         scored = result.scored or ((),) * len(flight.chunks)
         events = []
@@ -292,6 +303,7 @@ class Scheduler:
 
     def cancel(self, request_id: str) -> TokenEvent | None:
         """End a request in whatever state it is; None if there is none of that id (any more)."""
+        self.publish()
         sequence = self._sequences.get(request_id)
         return self._end(sequence, FinishReason.ABORT) if sequence else None
 

@@ -12,6 +12,7 @@ who runs.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 from enum import Enum, auto
 
@@ -60,7 +61,8 @@ class Sequence:
         """Length, in tokens, at which the sequence ends."""
         self.block_size = block_size
         self.state = State.WAITING
-        self.tokens = list(request.prompt_ids)
+        self.tokens = array("I", request.prompt_ids)
+        """Converted once: rows and keys are made of its bytes."""
         self.prompt_length = len(self.tokens)
         self.drawing = 0
         """Tokens drawn by launched steps whose results have not come back."""
@@ -119,20 +121,26 @@ class Sequence:
 
     # -- prefix ---------------------------------------------------------------------------------------
 
-    def shareable_keys(self) -> list[Key]:
-        """Keys of the full blocks that may come from the cache.
+    @property
+    def shareable(self) -> int:
+        """Leading full blocks that may come from the cache.
 
         Never all tokens: the last one is computed into a block of its own, for its logits. A request
         for prompt log-probabilities wants every prompt logit, so it shares nothing.
         """
-        if self._wants_scores:
-            return []
-        return self._keys_up_to((len(self.tokens) - 1) // self.block_size)
+        return 0 if self._wants_scores else (len(self.tokens) - 1) // self.block_size
+
+    def key(self, index: int) -> Key:
+        """Key of full block `index`; worked out when somebody asks, and once."""
+        keys, size = self._keys, self.block_size
+        while len(keys) <= index + 1:
+            end = len(keys) * size
+            keys.append(next_key(keys[-1], self.tokens[end - size : end]))
+        return keys[index + 1]
 
     def will_publish(self, index: int, key: Key) -> bool:
         """A step still to come computes prompt block `index`, and its content is `key`."""
-        blocks = self.prompt_length // self.block_size
-        return self.published <= index < blocks and self._keys_up_to(blocks)[index] == key
+        return self.published <= index < self.prompt_length // self.block_size and self.key(index) == key
 
     def publishable(self, tokens: int) -> list[tuple[int, Key, Key]]:
         """(block, key, key before) of the full blocks within the first `tokens`, each given out once."""
@@ -140,7 +148,7 @@ class Sequence:
         if full <= first:
             return []
         self.published = full
-        self._keys_up_to(full)
+        self.key(full - 1)
         return [(self.blocks[i], self._keys[i + 1], self._keys[i]) for i in range(first, full)]
 
     @property
@@ -151,12 +159,6 @@ class Sequence:
     def known_keys(self) -> list[Key]:
         """Keys of all blocks that it ever published or found published."""
         return self._keys[1:]
-
-    def _keys_up_to(self, blocks: int) -> list[Key]:
-        size = self.block_size
-        for index in range(len(self._keys) - 1, blocks):
-            self._keys.append(next_key(self._keys[-1], self.tokens[index * size : (index + 1) * size]))
-        return self._keys[1 : blocks + 1]
 
     # -- running --------------------------------------------------------------------------------------
 
@@ -173,7 +175,7 @@ class Sequence:
         if self._scoring:
             self.scores.clear()
         request = self.request
-        return RowStart(row, tuple(self.tokens), self.prompt_length, request.params, request.choice)
+        return RowStart(row, self.tokens[:], self.prompt_length, request.params, request.choice)
 
     def grant(self, blocks: Seq[int]) -> BlockGrant:
         """Append blocks to the table."""

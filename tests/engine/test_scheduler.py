@@ -6,10 +6,14 @@ Longer than most files: it is a list of short scenes that need no other order.
 
 from __future__ import annotations
 
+from array import array
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmrs_cli.engine.blocks import next_key, root_key
 from llmrs_cli.engine.plan import BlockGrant, Chunk, RowStart, Sampled, StepPlan, StepResult
 from llmrs_cli.engine.scheduler import NUMERIC_FAULT, Scheduler, share_out
 from llmrs_cli.engine.sequence import Sequence
@@ -34,7 +38,7 @@ def test_a_request_from_first_plan_to_last_event() -> None:
     first = scheduler.plan()
     assert first == StepPlan(
         number=1,
-        starts=(RowStart(3, (5, 6, 7, 8), 4, one.params, 0),),
+        starts=(RowStart(3, array("I", (5, 6, 7, 8)), 4, one.params, 0),),
         grants=(BlockGrant(3, 0, (0, 1)),),
         chunks=(Chunk("a", 3, start=0, count=4, samples=True),),
     )
@@ -311,6 +315,26 @@ def test_a_full_house_of_finished_growth_leaves_every_block_to_the_next() -> Non
 
 
 # -- prefix cache ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Scheduler.publish,
+        Scheduler.plan,
+        lambda scheduler: scheduler.commit(StepResult((Sampled(9),))),
+        lambda scheduler: scheduler.cancel("a"),
+    ],
+    ids=["publish", "plan", "commit", "cancel"],
+)
+def test_the_blocks_of_a_prompt_are_found_from_the_call_after_its_plan(call: Callable[..., object]) -> None:
+    key = next_key(root_key("m", "kv", ""), (5, 6, 7))
+    scheduler = Scheduler(limits(), model="m", kv_dtype="kv")
+    scheduler.add(request("a", [5, 6, 7, 8]))
+    scheduler.plan()
+    assert scheduler.pool.find([key]) == [], "its launch is still to come"
+    call(scheduler)
+    assert scheduler.pool.find([key]) == [0]
 
 
 def test_the_same_prompt_again_computes_only_its_last_block() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from llmrs_cli.bench.ceilings import Ceilings
 from llmrs_cli.engine.arrays import Array, RowSampling, StepArrays, StepBatch
 from llmrs_cli.engine.backends.base import Backend, Hidden, RowLimits
-from llmrs_cli.engine.backends.handles import KvLayer, ModelWeights
+from llmrs_cli.engine.backends.handles import KvLayer, LayerWeights, Linear, ModelWeights, Vector
 from llmrs_cli.engine.memory import COPIES_SHARE, copy_bytes
 from llmrs_cli.engine.model.names import DOWN, EMBEDDING, GATE, HEAD, UP, K, O, Q, V, in_layer, linear_shapes
 from llmrs_cli.engine.model.spec import ModelSpec
@@ -126,7 +126,7 @@ def time_linears(bed: Bed, sizes: Sequence[int]) -> Iterator[Timing]:
         q = backend.norm_qkv_rope_store(hidden, first, kv, model.rope, step)
         mixed = backend.attend(q, kv, step, first.geometry)
         activated = backend.norm_gate_up(hidden, first)
-        calls = _layer_calls(bed, kv, step, hidden, mixed, activated)
+        calls = _layer_calls(bed, kv, step, mixed, activated)
         for op, (n, k) in _shapes(spec).items():
             work = Work(bed.sizes[op] + 2 * tokens * (n + k), 2 * tokens * n * k)
             yield bed.timing(op, tokens, work, calls[op])
@@ -140,15 +140,33 @@ def time_linears(bed: Bed, sizes: Sequence[int]) -> Iterator[Timing]:
 
 
 def _layer_calls(
-    bed: Bed, kv: KvLayer, step: StepArrays, hidden: Hidden, mixed: Array, activated: Array
+    bed: Bed, kv: KvLayer, step: StepArrays, mixed: Array, activated: Array
 ) -> dict[str, list[Call]]:
-    """By op, a call for each layer."""
+    """By op, a call for each layer; what a product before it leaves for its norm is there."""
     backend, layers = bed.backend, bed.model.layers
+
+    def added(x: Array, weight: Linear, norm: Vector) -> Hidden:
+        hidden = backend.embed(bed.model.embedding, step)
+        backend.project_add(x, weight, hidden, norm)
+        return hidden
+
+    def qkv(layer: LayerWeights) -> Call:
+        hidden = added(activated, layer.down, layer.attention_norm)
+        return lambda: backend.norm_qkv_rope_store(hidden, layer, kv, bed.model.rope, step)
+
+    def gate_up(layer: LayerWeights) -> Call:
+        hidden = added(mixed, layer.o, layer.mlp_norm)
+        return lambda: backend.norm_gate_up(hidden, layer)
+
+    def add(x: Array, weight: Linear, norm: Vector) -> Call:
+        hidden = added(x, weight, norm)
+        return lambda: backend.project_add(x, weight, hidden, norm)
+
     return {
-        "qkv": [lambda w=w: backend.norm_qkv_rope_store(hidden, w, kv, bed.model.rope, step) for w in layers],  # type: ignore[misc]
-        "o": [lambda w=w: backend.project_add(mixed, w.o, hidden) for w in layers],  # type: ignore[misc]
-        "gate_up": [lambda w=w: backend.norm_gate_up(hidden, w) for w in layers],  # type: ignore[misc]
-        "down": [lambda w=w: backend.project_add(activated, w.down, hidden) for w in layers],  # type: ignore[misc]
+        "qkv": [qkv(layer) for layer in layers],
+        "o": [add(mixed, layer.o, layer.mlp_norm) for layer in layers],
+        "gate_up": [gate_up(layer) for layer in layers],
+        "down": [add(activated, layer.down, layer.attention_norm) for layer in layers],
     }
 
 

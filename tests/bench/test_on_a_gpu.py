@@ -28,7 +28,7 @@ KERNEL = Kernel(Unit("embed"), "any", (Scalar("n", "i32"),))
 @pytest.fixture
 def gpu() -> Iterator[Workplace]:
     with cuda_backend() as backend:
-        spec = from_config(tiny_config(TinyModel()), {})
+        spec = from_config(tiny_config(TinyModel(config={"torch_dtype": "bfloat16"})), {})
         yield Workplace(random_checkpoint(spec), backend, scale=0.01, repeats=1, memory=1 << 30)
 
 
@@ -92,6 +92,8 @@ def test_ops_are_timed_against_the_ceilings_of_the_gpu(
     timings = [*kernels.time_linears(bed, (1, 70)), *kernels.time_attention(bed, ((2, 70),), (9,), 1 << 16)]
     assert {t.op for t in timings} == {"qkv", "o", "gate_up", "down", "head", "attend"}
     assert all(t.us >= 1000 for t in timings)
+    (fused,) = (t for t in timings if t.op == "gate_up" and t.tokens == 70)
+    assert fused.us == pytest.approx(1000), "the norm is made of what the product before left, as in a step"
 
 
 @pytest.mark.usefixtures("gpu")

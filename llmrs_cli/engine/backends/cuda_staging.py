@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from llmrs_cli.engine.arrays import Ints, StepBatch
 from llmrs_cli.engine.backends.base import HEAD_ROWS
-from llmrs_cli.engine.backends.rows import expand
+from llmrs_cli.engine.backends.rows import expand, sums
 from llmrs_cli.kernels import attend_few
 from llmrs_cli.kernels.attend_decode import chunk_pages
 from llmrs_cli.kernels.attend_prefill import TILE
@@ -124,9 +124,9 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     numbers of blocks that `attend_few` may take (`attend_few.sizes`).
     """
     counts, count = batch.counts, len(batch.counts)
-    ends = np.cumsum(counts, dtype=np.int32)
+    ends = sums(counts)
     total = int(ends[-1])
-    drawn, scored = int(np.count_nonzero(batch.samples)), int(batch.scored.sum())
+    drawn, scored = int(np.count_nonzero(batch.samples)), int(np.add.reduce(batch.scored))
     tokens = in_tiles(total) if fixed else padded(total)
     sizes = Sizes(rows, tokens, _samples(drawn, total, tokens), scored)
     at, length = cuts(sizes)
@@ -137,20 +137,27 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     words[at["table_rows"]][:count] = batch.rows
     _prefix(words[at["query_start"]], ends)
     one_each = total == count
-    decode = np.zeros(count, np.bool_) if fixed else None if one_each else counts == 1
-    pages = _decode_pages(contexts, decode)
-    first_page = words[at["first_page"]]
-    _prefix(first_page[:-1], np.cumsum(pages, dtype=np.int32))
-    first_page[-1] = chunk_pages(int(first_page[-2]), int(pages.max()), shares)
-    tiles = 0
-    if decode is not None:
-        tile_ends = np.cumsum(np.where(decode, 0, (counts + (PREFILL_QUERIES - 1)) // PREFILL_QUERIES))
+    decodes = 0 if fixed else count if one_each else int(np.count_nonzero(counts == 1))
+    tiles = blocks = reached = 0
+    if decodes:
+        decode = None if one_each else counts == 1
+        pages = _decode_pages(contexts, decode)
+        first_page = words[at["first_page"]]
+        _prefix(first_page[:-1], sums(pages))
+        first_page[-1] = chunk_pages(int(first_page[-2]), int(pages.max()), shares)
+        blocks, reached = _few(contexts, decode, rows, shares, few)
+    if decodes < count:
+        own_tiles = (counts + (PREFILL_QUERIES - 1)) // PREFILL_QUERIES
+        tile_ends = sums(own_tiles * (counts > 1) if decodes else own_tiles)
         _prefix(words[at["first_tile"]], tile_ends)
         tiles = int(tile_ends[-1])
 
-    words[at["positions"]][:total] = batch.starts if one_each else expand(batch.starts, counts)
-    token_rows = words[at["token_rows"]]
-    token_rows[:total] = batch.rows if one_each else np.repeat(batch.rows, counts)
+    positions, token_rows = words[at["positions"]], words[at["token_rows"]]
+    if one_each:
+        positions[:total], token_rows[:total] = batch.starts, batch.rows
+    else:
+        positions[:total] = np.arange(total, dtype=np.int32) + (contexts - ends).repeat(counts)
+        token_rows[:total] = batch.rows.repeat(counts)
     token_rows[total:] = NO_ROW
     who = slice(None) if drawn == count else batch.samples
     words[at["sample_tokens"]][:drawn] = ends[who] - 1
@@ -158,8 +165,7 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     sample_rows[:drawn], sample_rows[drawn:] = batch.rows[who], NO_ROW
     if scored:
         words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
-    blocks, reached = _few(contexts, decode, rows, shares, few)
-    return Staged(sizes, words, _power_of_two(tiles), bool(first_page[-2]), blocks, reached, drawn)
+    return Staged(sizes, words, _power_of_two(tiles), bool(decodes), blocks, reached, drawn)
 
 
 def _samples(drawn: int, total: int, tokens: int) -> int:
@@ -180,11 +186,11 @@ def _few(
     if decode is not None:
         (places,) = decode.nonzero()
         contexts = contexts[places]
-    if not (sizes and contexts.size):
+    if not sizes:
         return 0, 0
     last, up = (contexts.size, padded) if decode is None else (int(places[-1]) + 1, _power_of_two)
     count = min(up(contexts.size), rows)
-    blocks = attend_few.choose(sizes, shares, count, int(contexts.max()), int(contexts.sum()))
+    blocks = attend_few.choose(sizes, shares, count, int(contexts.max()), int(np.add.reduce(contexts)))
     return (blocks, min(up(last), rows)) if blocks else (0, 0)
 
 

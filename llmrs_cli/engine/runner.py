@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,9 @@ class _Body:
     """A step whose decoder body is launched."""
 
     plan: StepPlan
-    params: tuple[SamplingParams, ...]
-    """One per chunk; its row may have another owner by the time the result is read."""
+    asked: tuple[SamplingParams | None, ...]
+    """What each chunk's row wants to be told of log-probabilities, () if none does; a row may have another owner by the
+    time the result is read."""
     step: StepArrays
     left: Body
 
@@ -45,7 +46,7 @@ class _Flight:
     """A step that is launched completely; handles are for `Backend.fetch`, in order."""
 
     plan: StepPlan
-    params: tuple[SamplingParams, ...]
+    asked: tuple[SamplingParams | None, ...]
     drawn: tuple[Any, ...]
     scored: tuple[Any, ...]
 
@@ -58,7 +59,8 @@ class Runner:
         self._model = model
         self._kv = kv
         self._rows = rows
-        self._params: dict[int, SamplingParams] = {}
+        self._asked: dict[int, SamplingParams] = {}
+        """Parameters of the rows that want log-probabilities."""
         self._body: _Body | None = None
         self._flights: deque[_Flight] = deque()
 
@@ -78,12 +80,12 @@ class Runner:
         assert self._body is None, "launch_head comes before the next launch_body"
         self._edit_rows(plan)
         step = self._rows.begin(_batch(plan))
-        params = tuple(self._params[chunk.row] for chunk in plan.chunks)
+        asked = tuple(self._asked.get(chunk.row) for chunk in plan.chunks) if self._asked else ()
 
         def body() -> Body:
             return run_body(self._backend, self._model, self._kv, step)
 
-        self._body = _Body(plan, params, step, self._backend.run(step.key, body))
+        self._body = _Body(plan, asked, step, self._backend.run(step.key, body))
 
     def launch_head(self, mask: Array | None = None) -> None:
         """Draw a token for each chunk that samples, and score the prompt tokens that ask for it.
@@ -94,7 +96,7 @@ class Runner:
         assert self._body is not None, "launch_body comes first"
         body, self._body = self._body, None
         drawn = tuple(self._draw(body, mask))
-        self._flights.append(_Flight(body.plan, body.params, drawn, tuple(self._score(body))))
+        self._flights.append(_Flight(body.plan, body.asked, drawn, tuple(self._score(body))))
 
     def collect(self) -> StepResult:
         """Wait for the oldest launch."""
@@ -104,37 +106,34 @@ class Runner:
         return StepResult(sampled, self._scores(flight) if flight.scored else ())
 
     def _drawn(self, flight: _Flight) -> Iterator[Sampled]:
-        """The tokens drawn, a row after the other."""
-        asked = (
-            params.logprobs
-            for chunk, params in zip(flight.plan.chunks, flight.params, strict=True)
-            if chunk.samples
-        )
-        for handle in flight.drawn:
-            draws = self._backend.fetch(handle)
-            rows = zip(draws.ids.tolist(), draws.failed.tolist(), strict=True)
-            # `asked` goes on where it stands: it comes last, so that no entry is lost at the end of a slice.
-            for index, ((token, failed), wanted) in enumerate(zip(rows, asked, strict=False)):
-                logprob = None if wanted is None or failed else _logprob(draws, index, wanted)
-                yield Sampled(token, logprob, failed)
+        """The tokens drawn, a row after the other; behind them there may be some that nobody asked for."""
+        draws = [self._backend.fetch(handle) for handle in flight.drawn]
+        tokens = chain.from_iterable(each.ids.tolist() for each in draws)
+        failed = chain.from_iterable(each.failed.tolist() for each in draws)
+        return map(Sampled, tokens, self._logprobs(flight, draws) if flight.asked else repeat(None), failed)
+
+    def _logprobs(self, flight: _Flight, draws: Sequence[Draws]) -> Iterator[TokenLogprob | None]:
+        """Of the tokens drawn, where they are wanted."""
+        pairs = zip(flight.plan.chunks, flight.asked, strict=True)
+        asked = (None if params is None else params.logprobs for chunk, params in pairs if chunk.samples)
+        for (each, index), wanted in zip(_reports(draws), asked, strict=False):
+            yield None if wanted is None or each.failed[index] else _logprob(each, index, wanted)
 
     def _scores(self, flight: _Flight) -> tuple[tuple[TokenLogprob, ...], ...]:
         """Log-probabilities of prompt tokens, for each chunk."""
-        reports = (
-            (draws, index)
-            for draws in map(self._backend.fetch, flight.scored)
-            for index in range(len(draws.ids))
-        )
+        reports = _reports(map(self._backend.fetch, flight.scored))
         return tuple(
-            tuple(_logprob(*report, params.prompt_logprobs or 0) for report in islice(reports, chunk.scored))
-            for chunk, params in zip(flight.plan.chunks, flight.params, strict=True)
+            tuple(_logprob(*report, _alternatives(params)) for report in islice(reports, chunk.scored))
+            for chunk, params in zip(flight.plan.chunks, flight.asked, strict=True)
         )
 
     def _edit_rows(self, plan: StepPlan) -> None:
         for start in plan.starts:
-            self._params[start.row] = start.params
-            state = row_sampling(start.params, start.prompt_length, start.choice)
-            self._rows.start(start.row, start.tokens, state)
+            row, params = start.row, start.params
+            self._asked.pop(row, None)
+            if params.logprobs is not None or params.prompt_logprobs is not None:
+                self._asked[row] = params
+            self._rows.start(row, start.tokens, row_sampling(params, start.prompt_length, start.choice))
         for grant in plan.grants:
             self._rows.grant(grant.row, grant.first, grant.blocks)
 
@@ -154,7 +153,7 @@ class Runner:
     def _score(self, body: _Body) -> Iterator[Any]:
         """Handles of the scored prompt tokens, a slice at a time."""
         step = body.step
-        most = max((params.prompt_logprobs or 0 for params in body.params), default=0)
+        most = max(map(_alternatives, body.asked), default=0)
         for part in _slices(len(step.scored_tokens)):
             logits = run_head(self._backend, self._model, body.left, step.scored_tokens[part])
             yield self._backend.score(logits, step.scored_targets[part], most)
@@ -166,6 +165,16 @@ def _logprob(draws: Draws, index: int, alternatives: int) -> TokenLogprob:
     return TokenLogprob(
         int(draws.ids[index]), float(draws.logprobs[index]), tuple((int(t), float(p)) for t, p in top)
     )
+
+
+def _alternatives(params: SamplingParams | None) -> int:
+    """To report beside each token of a prompt."""
+    return 0 if params is None else params.prompt_logprobs or 0
+
+
+def _reports(draws: Iterable[Draws]) -> Iterator[tuple[Draws, int]]:
+    """Every row of them, one after the other."""
+    return ((each, index) for each in draws for index in range(len(each.ids)))
 
 
 def _batch(plan: StepPlan) -> StepBatch:

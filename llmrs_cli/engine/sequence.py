@@ -41,8 +41,8 @@ class Sequence:
         "cached",
         "computed",
         "confirmed",
-        "drawing",
         "in_flight",
+        "known",
         "limit",
         "prompt_length",
         "published",
@@ -64,8 +64,8 @@ class Sequence:
         self.tokens = array("I", request.prompt_ids)
         """Converted once: rows and keys are made of its bytes."""
         self.prompt_length = len(self.tokens)
-        self.drawing = 0
-        """Tokens drawn by launched steps whose results have not come back."""
+        self.known = self.prompt_length
+        """Tokens that exist, on the host or only on the device."""
         self.in_flight = 0
         """Chunks in such steps."""
         self.row = 0
@@ -85,11 +85,6 @@ class Sequence:
     # -- questions ------------------------------------------------------------------------------------
 
     @property
-    def known(self) -> int:
-        """Tokens that exist, on the host or only on the device."""
-        return len(self.tokens) + self.drawing
-
-    @property
     def wanted(self) -> int:
         """Tokens to compute before the next one can be drawn; 0 when the last one is drawn."""
         known = self.known
@@ -98,7 +93,7 @@ class Sequence:
     @property
     def decoding(self) -> bool:
         """One token in, one token out: the prompt lies behind."""
-        known = len(self.tokens) + self.drawing
+        known = self.known
         return known == self.computed + 1 and self.prompt_length < known < self.limit
 
     @property
@@ -191,7 +186,7 @@ class Sequence:
         scored = max(0, min(start + count, self.prompt_length - 1) - start) if self._scoring else 0
         self.computed += count
         self.in_flight += 1
-        self.drawing += samples
+        self.known += samples
         return Chunk(self.request.id, self.row, start, count, samples, scored)
 
     def decode(self) -> Chunk:
@@ -199,7 +194,7 @@ class Sequence:
         start = self.computed
         self.computed = start + 1
         self.in_flight += 1
-        self.drawing += 1
+        self.known += 1
         return Chunk(self.request.id, self.row, start, 1, True)
 
     def retract(self, chunk: Chunk) -> Chunk:
@@ -207,13 +202,12 @@ class Sequence:
         be computed again, for its logits."""
         assert chunk.samples and self.state is State.RUNNING
         self.computed -= 1
-        self.drawing -= 1
+        self.known -= 1
         return chunk._replace(count=chunk.count - 1, samples=False)
 
     def land(self, chunk: Chunk, scores: Seq[TokenLogprob]) -> None:
         """The step of `chunk` has finished; its token, if it drew one, goes to `append`."""
         self.in_flight -= 1
-        self.drawing -= chunk.samples
         if scores:
             self.scores += scores
         if self.state is State.RUNNING:

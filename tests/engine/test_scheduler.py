@@ -534,7 +534,6 @@ def test_decoding_is_advancing_by_one(prompt: int, generated: int, answer: int) 
         made.start(0, 0)
         made.advance(prompt)
         for token in range(min(generated, answer - 2)):
-            made.drawing -= 1
             made.append(token)
             made.advance(1)
         return made
@@ -542,7 +541,7 @@ def test_decoding_is_advancing_by_one(prompt: int, generated: int, answer: int) 
     short, long = sequence(), sequence()
     assert short.decoding
     assert short.decode() == long.advance(1)
-    names = ("computed", "in_flight", "drawing", "known", "wanted", "confirmed")
+    names = ("computed", "in_flight", "tokens", "known", "wanted", "confirmed")
     assert [getattr(short, name) for name in names] == [getattr(long, name) for name in names]
 
 

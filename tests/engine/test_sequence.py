@@ -72,7 +72,7 @@ def test_only_the_last_chunk_of_a_prompt_draws_a_token() -> None:
     assert made.advance(6) == Chunk("r", 3, 0, 6, False)
     assert (made.known, made.wanted) == (10, 4)
     assert made.advance(4) == Chunk("r", 3, 6, 4, True)
-    assert (made.known, made.wanted, made.in_flight, made.drawing) == (11, 1, 2, 1)
+    assert (made.known, len(made.tokens), made.wanted, made.in_flight) == (11, 10, 1, 2)
 
 
 def test_a_decoding_step_can_be_launched_before_the_last_one_is_back() -> None:
@@ -259,7 +259,7 @@ def test_a_preempted_one_keeps_the_token_that_was_in_flight() -> None:
     assert (made.blocks, made.computed, made.confirmed, made.published) == ([], 0, 0, 0)
     made.land(chunk, ())
     made.append(50)
-    assert (made.confirmed, made.in_flight, made.drawing, made.wanted) == (0, 0, 0, 11)
+    assert (made.confirmed, made.in_flight, made.known, made.wanted) == (0, 0, 11, 11)
     assert list(made.start(1, 0).tokens) == [*range(100, 110), 50]
 
 
@@ -309,5 +309,5 @@ def test_the_books_balance_after_any_event(data: st.DataObject) -> None:
             assert len(made.stop(State.WAITING)) == held and made.blocks == []
         assert made.confirmed <= made.computed <= made.known <= made.limit
         assert made.in_flight == len(flying)
-        assert made.drawing == sum(chunk.samples for chunk in flying)
+        assert made.known - len(made.tokens) == sum(chunk.samples for chunk in flying)
         assert made.wanted == (made.known - made.computed if made.known < made.limit else 0)

@@ -1,7 +1,8 @@
 """What a byte and a product cost in energy on an H200: the board's 700 W decide over long steps.
 
 Run from the repository root: python3 -m benchmarks.variants.joules OUT.json; half a minute. A record's time is that of
-a terabyte, or of 10¹² operations, in microseconds; its note has watts, rate and joules. The driver's counter of energy
+a terabyte, or of 10¹² operations, in microseconds; its note has watts, rate and joules. Parts of the blocks tell what L2 gives
+to one multiprocessor from what it gives to all. The driver's counter of energy
 (pynvml, which the project does not depend on) moves some fifty times a second: each case runs from one move to another.
 """
 
@@ -88,14 +89,17 @@ def main() -> None:
     _keep, waiting = kernel("waiting", 0, ROWS=64)
     add("nothing", "a block that sleeps", lambda: waiting((1,), (32,), (np.int64(1_000_000),)), 0, "")
     array = random_bits((8 << 30) // 2)
-    for case, sharers, size in (
-        ("memory", 1, 8 << 30),
-        ("L2", 1, 24 << 20),
-        ("L2, two blocks share", 2, 24 << 20),
-        ("L2, four blocks share", 4, 24 << 20),
+    for case, sharers, size, part in (
+        ("memory", 1, 8 << 30, 1),
+        ("L2", 1, 24 << 20, 1),
+        ("L2, half of the blocks", 1, 24 << 20, 2),
+        ("L2, a quarter of the blocks", 1, 24 << 20, 4),
+        ("L2, two blocks share", 2, 24 << 20, 1),
+        ("L2, two share, half of them", 2, 24 << 20, 2),
+        ("L2, four blocks share", 4, 24 << 20, 1),
     ):
         _keep, reading = kernel("reading", READ_SHARED, ROWS=64, SHARERS=sharers)
-        grid = blocks // sharers * sharers
+        grid = blocks // part // sharers * sharers
         add(
             case,
             "16 KiB at a time",

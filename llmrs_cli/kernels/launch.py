@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -65,9 +65,9 @@ def _code(param: Param) -> str:
     return _CODE["u64" if isinstance(param, Buffer) else param.kind]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How a kernel is spread: blocks, threads of a block, bytes of dynamic shared memory."""
+class Shape(NamedTuple):
+    """How a kernel is spread: blocks, threads of a block, bytes of dynamic shared memory. A tuple, since it is made and
+    looked up for every launch."""
 
     grid: Dims
     block: Dims

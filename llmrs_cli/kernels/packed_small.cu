@@ -7,7 +7,11 @@
 // turns wait, or once at its end. Some of the first steps are on their way before wait_for_previous(). Weights are the
 // first operand of mma.m16n8k16, codes minus zeros exactly; a group's sums are scaled in float32.
 //
-// Prologue  plain: x travels in the ring beside its weights.   norm: once a block. Epilogues stand in linear.cuh.
+// BULK (Hopper): the copy engine brings the weights, a step by one copy or two, all of the ring before
+// wait_for_previous(); how many steps that are is said by the host.
+//
+// Prologue  plain: x travels beside its weights, or with BULK once a block where it is short.   norm: once a block.
+// Epilogues stand in linear.cuh.
 #include "mma.cuh"
 
 #ifndef WARPS
@@ -19,9 +23,17 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
+#ifndef BULK
+#define BULK 0
+#endif
 
 #include "linear.cuh"
 #include "packed4.cuh"
+#if BULK
+#include "bulk_ring.cuh"
+#else
+constexpr int X_AHEAD = STAGES, MOST_GATHERED = 0;
+#endif
 
 constexpr int ROWS = TILE_ROWS * TILES;
 constexpr int ROW_STRIDE = ROWS + 4;               // of sums in shared memory, in floats: no bank conflicts
@@ -71,14 +83,22 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     const u32 lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
     const u32 across = (u32(p.k) + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const bool norm = p.norm != nullptr, gated = epilogue == SILU;
-    const int slot_bytes = WEIGHT_BYTES + (norm ? 0 : p.m * X_STRIDE), turn_sums = WARPS * p.m * ROW_STRIDE;
-    u8* ring = shared + warp * STAGES * slot_bytes;                                     // [WARPS][STAGES] slots
-    float* partial = reinterpret_cast<float*>(shared + WARPS * STAGES * slot_bytes);    // [held][WARPS][M][ROW_STRIDE]
-    float* scratch = partial + p.held * turn_sums;                                      // norm only: [8][WARPS] sums,
-    float* factors = scratch + 8 * WARPS;                                               // [8] factors,
-    float* gains = factors + 8;                                                         // [K] weights of the norm,
-    HALF* normed = reinterpret_cast<HALF*>(gains + p.k);                                // [M][normed_stride] values
-    const int normed_stride = across * TILE_COLUMNS + 8;
+    const int row_stride = across * TILE_COLUMNS + 8;
+    const bool gathered = norm || (BULK && p.m * row_stride * 2 <= MOST_GATHERED);    // all of x stands in shared memory
+    const int x_bytes = gathered ? 0 : p.m * X_STRIDE, turn_sums = WARPS * p.m * ROW_STRIDE;
+    const int depth = BULK ? p.early : STAGES;
+    const u8* weights = shared + warp * depth * WEIGHT_BYTES;                        // [WARPS][depth] steps
+    u8* behind = shared + WARPS * depth * WEIGHT_BYTES;
+#if BULK
+    Ring ring(shared_address(shared), WARPS, warp, WEIGHT_BYTES, depth);
+    behind += barrier_bytes(WARPS * depth);
+#endif
+    const u32 x_ring = shared_address(behind + warp * X_AHEAD * x_bytes);            // [WARPS][X_AHEAD] steps
+    float* partial = reinterpret_cast<float*>(behind + WARPS * X_AHEAD * x_bytes);   // [held][WARPS][M][ROW_STRIDE]
+    float* scratch = partial + p.held * turn_sums;                                   // norm only: [8][WARPS] sums,
+    float* factors = scratch + 8 * WARPS;                                            // [8] factors,
+    float* gains = factors + 8;                                                      // [K] its weights, but for BULK
+    HALF* rows_of_x = reinterpret_cast<HALF*>(!norm ? scratch : BULK ? gains : gains + p.k);  // [M][row_stride] values
 
     // Turns of TILES tiles for every block; what is left over is cut into a run for each.
     const u32 blocks = gridDim.x, block = blockIdx.x;
@@ -90,27 +110,49 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         return Rows{rest + done, done < run_count ? min(run_count - done, u32(TILES)) : 0};
     };
 
-    // The copies run ahead of the products, with their own place. A lane has its piece of each half of a tile's codes; the
-    // pieces of all heads are dealt to the lanes.
+    // The copies run ahead of the products, with their own place.
     u32 ahead_turn = 0, ahead_column = warp, ahead_count = 0;
     const u8* from = nullptr;
+    const u32 next_unit = (across - 1) * UNIT_BYTES;
+    auto find = [&]() {  // the first tile of where they are
+        for (; ahead_column >= across; ahead_column -= across) ahead_turn++;
+        const Rows rows = rows_of(ahead_turn);
+        ahead_count = rows.count;
+        from = packed + i64(rows.first / UNIT_TILES * across + ahead_column) * UNIT_BYTES + rows.first % UNIT_TILES * TILE_BYTES;
+        return rows.first % UNIT_TILES;
+    };
+#if BULK
+    u32 together = 0;  // bytes of tiles that are of one unit; the others begin the unit below
+    auto locate = [&]() {
+        const u32 tile = find();
+        together = min(ahead_count, UNIT_TILES - tile) * TILE_BYTES;
+    };
+    auto copy_weights = [&](int slot) {
+        const u32 all = ahead_count * TILE_BYTES, to = ring.slot(slot), barrier = ring.barrier(slot);
+        if (lane == 0 && all) {
+            barrier_expect(barrier, all);
+            copy_bytes(to, from, together, barrier);
+            if (together < all) copy_bytes(to + together, from + together + next_unit, all - together, barrier);
+        }
+        ahead_column += WARPS, from += WARPS * UNIT_BYTES;
+        if (ahead_column >= across) locate();
+    };
+#else
+    // A lane has its piece of each half of a tile's codes; the pieces of all heads are dealt to the lanes.
     u32 below[TILES] = {}, heads[HEAD_COPIES] = {};  // bytes from there to another tile, and to a piece of a head
     auto tile_of = [](u32 i) { return (i * 32 + threadIdx.x % 32) / PIECES; };
     auto piece_of = [](u32 i) { return CODE_BYTES + (i * 32 + threadIdx.x % 32) % PIECES * 16; };
     auto locate = [&]() {
-        for (; ahead_column >= across; ahead_column -= across) ahead_turn++;
-        const Rows rows = rows_of(ahead_turn);
-        const u32 tile = rows.first % UNIT_TILES, next_unit = (across - 1) * UNIT_BYTES;
+        const u32 tile = find();
         auto down = [&](u32 t) { return t * TILE_BYTES + (tile + t) / UNIT_TILES * next_unit; };
-        ahead_count = rows.count;
-        from = packed + i64(rows.first / UNIT_TILES * across + ahead_column) * UNIT_BYTES + tile * TILE_BYTES + lane * 16;
+        from += lane * 16;
 #pragma unroll
         for (int t = 1; t < TILES; t++) below[t] = down(t);
 #pragma unroll
         for (int i = 0; i < HEAD_COPIES; i++) heads[i] = down(tile_of(i)) + piece_of(i) - lane * 16;
     };
     auto copy_weights = [&](int slot) {
-        const u32 to = shared_address(ring) + slot * slot_bytes;
+        const u32 to = shared_address(weights) + slot * WEIGHT_BYTES;
 #pragma unroll
         for (u32 t = 0; t < TILES; t++)
 #pragma unroll
@@ -123,9 +165,10 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         ahead_column += WARPS, from += WARPS * UNIT_BYTES;
         if (ahead_column >= across) locate();
     };
+#endif
     // Of x likewise: a lane has eight values of every other token.
     const u32 x_lane = lane % 16 * 8;
-    const u32 x_to = shared_address(ring) + WEIGHT_BYTES + lane / 16 * X_STRIDE + x_lane * 2;
+    const u32 x_to = x_ring + lane / 16 * X_STRIDE + x_lane * 2;
     const HALF* x_from = nullptr;
     u32 x_column = warp;
     auto locate_x = [&]() {
@@ -135,7 +178,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     auto copy_x = [&](int slot) {
         const HALF* at = x_from;
         const bool inside = x_column * TILE_COLUMNS + x_lane < p.k;
-        u32 to = x_to + slot * slot_bytes;
+        u32 to = x_to + slot * x_bytes;
 #pragma unroll 1
         for (int token = lane / 16; token < p.m; token += 2, at += 2 * p.k, to += 2 * X_STRIDE) copy_async(to, at, inside);
         x_column += WARPS, x_from += WARPS * TILE_COLUMNS;
@@ -160,10 +203,12 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     };
 
     allow_next();
+#if !BULK
     if (norm)  // norm_rows() has each thread read what it copies here
 #pragma unroll 1
         for (int k = threadIdx.x * 4; k < p.k; k += WARPS * 128) copy_async(shared_address(gains + k), p.norm + k, true);
     copy_commit();
+#endif
     locate();
 #pragma unroll 1
     for (int s = 0; s < p.early; s++) {
@@ -174,28 +219,38 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     const bool has_early = int(threadIdx.x) < min(p.held, int(turns)) * outputs;
     const Output first_output = output_at(0, threadIdx.x);
     float early = has_early ? bias_of(first_output) : 0.0f;
-    if (norm)
+    Problem own = p;
+    Row<3> single;
+    if (norm) {
+        if (BULK) single.load_weights(p);
+        else own.norm = gains;
 #pragma unroll 1
         for (int token = 0; token < p.m; token++)  // columns that fill up the last step
             for (int k = p.k + threadIdx.x; k < across * TILE_COLUMNS; k += WARPS * 32)
-                normed[token * normed_stride + k] = 0;
+                rows_of_x[token * row_stride + k] = 0;
+    }
     wait_for_previous();
-    Row<3> single;
     if (norm) single.load_residual(p);
     locate_x();
 #pragma unroll 1
-    for (int s = 0; s < STAGES; s++) {
-        if (s >= p.early) copy_weights(s);
-        if (!norm) copy_x(s);
+    for (int s = 0; s < X_AHEAD; s++) {
+        if (!BULK && s >= p.early) copy_weights(s);
+        if (!gathered) copy_x(s);
         copy_commit();
     }
     if (has_early) early += sum_of(first_output);
     if (norm) {
-        copy_wait<STAGES>();
-        Problem own = p;
-        own.norm = gains;
-        single.load_weights(own);
-        norm_rows<8>(own, single, normed, normed_stride, scratch, factors);
+        copy_wait<X_AHEAD>();
+        if (!BULK) single.load_weights(own);
+        norm_rows<8>(own, single, rows_of_x, row_stride, scratch, factors);
+    } else if (gathered) {
+#pragma unroll 1
+        for (int token = 0; token < p.m; token++)
+            for (int k = threadIdx.x * 8; k < across * TILE_COLUMNS; k += WARPS * 256)
+                copy_async(shared_address(rows_of_x + token * row_stride + k), p.x + i64(token) * p.k + k, k < p.k);
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();
     }
 
     auto meet = [&](u32 first, int count) {
@@ -237,11 +292,10 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         }
     };
     // Where this lane's row of each 8 × 8 matrix of x begins; tokens past M repeat the last one.
-    const int own = min(int(lane % 8), p.m - 1);
-    const u32 x_row = (norm ? shared_address(normed) + own * normed_stride * 2
-                            : shared_address(ring) + WEIGHT_BYTES + own * X_STRIDE) + lane / 8 * 16;
+    const int row = min(int(lane % 8), p.m - 1);
+    const u32 x_row = (gathered ? shared_address(rows_of_x) + row * row_stride * 2 : x_ring + row * X_STRIDE) + lane / 8 * 16;
 
-    int slot = 0, kept = 0;
+    int slot = 0, x_slot = 0, kept = 0;
     u32 column = warp;
 #pragma unroll 1
     for (u32 turn = 0; turn < turns; turn++) {
@@ -250,10 +304,13 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         for (int t = 0; t < TILES; t++) total[t][0] = total[t][1] = total[t][2] = total[t][3] = 0.0f;
 #pragma unroll 1
         for (; column < across; column += WARPS) {
-            copy_wait<STAGES - 1>();
+            copy_wait<X_AHEAD - 1>();
+#if BULK
+            ring.wait();
+#endif
             __syncwarp();  // what other lanes copied is here
-            const u8* held = ring + slot * slot_bytes;
-            const u32 x_at = x_row + (norm ? column * TILE_COLUMNS * 2 : slot * slot_bytes);
+            const u8* held = weights + slot * WEIGHT_BYTES;
+            const u32 x_at = x_row + (gathered ? column * TILE_COLUMNS * 2 : x_slot * x_bytes);
             if (count == TILES) {
                 multiply<TILES>(total, held, x_at, lane);
             } else {
@@ -263,9 +320,16 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
             }
             __syncwarp();  // all have read
             copy_weights(slot);
-            if (!norm) copy_x(slot);
+            if (!gathered) copy_x(x_slot);
             copy_commit();
+#if BULK
+            ring.next();
+            if (++x_slot == X_AHEAD) x_slot = 0;
+            slot = ring.at;
+#else
             if (++slot == STAGES) slot = 0;
+            x_slot = slot;
+#endif
         }
         column -= across;
         keep(kept++);

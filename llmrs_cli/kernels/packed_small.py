@@ -7,6 +7,7 @@ from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.bulk_ring import MOST_GATHERED, X_AHEAD, ring_bytes, steps_that_fit
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.linear_small import MAX_ROWS, ROW_PADDING, Epilogue, early_steps
 from llmrs_cli.kernels.loader import Unit
@@ -30,7 +31,9 @@ class StreamPlan:
     stages: int = 3
     """Steps in flight for each warp."""
     room: int = 160 << 10
-    """Bytes of shared memory that sums which wait may fill a block up to."""
+    """Bytes of shared memory that sums which wait, and with `bulk` the rings, may fill a block up to."""
+    bulk: bool = False
+    """Whether the copy engine brings the weights (Hopper): `stages` then are those that it takes where there is room."""
 
     def grid(self, layout: Layout) -> int:
         """Blocks that have something to do."""
@@ -42,19 +45,34 @@ class StreamPlan:
         turns = tiles // (blocks * self.tiles)
         return turns, ceil_div((tiles - turns * blocks * self.tiles) << 32, blocks)
 
+    def steps(self, layout: Layout, m: int, normed: bool) -> int:
+        """Steps in flight for each warp, of M tokens."""
+        if not self.bulk:
+            return self.stages
+        beside = self._x_bytes(layout, m, normed) + self._turn_bytes(m)
+        return steps_that_fit(self.warps, self.stages, self.tiles * layout.tile_bytes, self.room - beside)
+
     def held(self, layout: Layout, m: int, normed: bool) -> int:
         """Turns whose sums wait before the warps of a block meet."""
         turns = ceil_div(layout.rows, TILE_ROWS * self.tiles * self.grid(layout))
         return max(1, min(turns, (self.room - self._fixed_bytes(layout, m, normed)) // self._turn_bytes(m)))
 
     def shared_bytes(self, layout: Layout, m: int, normed: bool) -> int:
-        """Dynamic shared memory of a block: the rings, sums that wait, and normalised tokens."""
+        """Dynamic shared memory of a block: the rings, sums that wait, and tokens that stand there whole."""
         return self._fixed_bytes(layout, m, normed) + self.held(layout, m, normed) * self._turn_bytes(m)
 
     def _fixed_bytes(self, layout: Layout, m: int, normed: bool) -> int:
-        slot = self.tiles * layout.tile_bytes + (0 if normed else m * X_STRIDE)
-        rings, row = self.warps * self.stages * slot, 2 * (layout.unit_columns * TILE_COLUMNS + 8)
-        return rings + (32 * (self.warps + 1) + 4 * layout.columns + m * row if normed else 0)
+        steps, step = self.steps(layout, m, normed), self.tiles * layout.tile_bytes
+        rings = ring_bytes(self.warps, steps, step) if self.bulk else self.warps * steps * step
+        return rings + self._x_bytes(layout, m, normed)
+
+    def _x_bytes(self, layout: Layout, m: int, normed: bool) -> int:
+        whole = m * 2 * (layout.unit_columns * TILE_COLUMNS + 8)
+        if normed:
+            return 32 * (self.warps + 1) + (0 if self.bulk else 4 * layout.columns) + whole
+        if self.bulk and whole <= MOST_GATHERED:
+            return whole
+        return self.warps * (X_AHEAD if self.bulk else self.stages) * m * X_STRIDE
 
     def _turn_bytes(self, m: int) -> int:
         return 4 * self.warps * m * (TILE_ROWS * self.tiles + ROW_PADDING)
@@ -62,7 +80,11 @@ class StreamPlan:
 
 def unit(bf16: bool, group: int, plan: StreamPlan) -> Unit:
     """The translation unit that serves a plan."""
-    sizes = {"WARPS": plan.warps, "TILES": plan.tiles, "STAGES": plan.stages}
+    sizes = {
+        "WARPS": plan.warps,
+        "TILES": plan.tiles,
+        **({"BULK": 1} if plan.bulk else {"STAGES": plan.stages}),
+    }
     return Unit("packed_small", (("BF16", int(bf16)), ("GROUP", group), *sizes.items()))
 
 
@@ -107,10 +129,12 @@ def packed_small(
     if m > MAX_TOKENS or k % 8 or n > MAX_ROWS:
         raise EngineFault(f"packed_small cannot serve {m} tokens of ({n}, {k}).")
     turns, share = plan.spread(layout)
+    steps = plan.steps(layout, m, normed)
+    early = steps if plan.bulk else early_steps(m, normed, n, k, steps)
     wide, halved = epilogue in ("add", "logits"), epilogue == "silu"
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
         Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
         weight.units, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        turns, plan.held(layout, m, normed), early_steps(m, normed, n, k, plan.stages), EPILOGUES.index(epilogue), share,
+        turns, plan.held(layout, m, normed), early, EPILOGUES.index(epilogue), share,
     )  # fmt: skip

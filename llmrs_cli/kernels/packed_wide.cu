@@ -2,10 +2,10 @@
 //
 // A block multiplies 64 · WGS rows of W with TOKENS tokens, 128 columns a step: each of WGS warpgroups has one unit of 64
 // rows, in registers where codes become 16-bit integers, and all tokens, in shared memory; two more warps start the copies.
-// Warpgroups wait for copies but not for one another, so that one decodes while another's wgmma run. SLICES blocks, a
-// cluster, each take a part of K; the sums of a warpgroup meet those of the same rows in the other blocks in shared
-// memory, in the order of the slices, and each block writes a share of the tokens. Clusters take turns at the tiles, and
-// the copies run ahead from one into the next.
+// Warpgroups wait for copies but not for one another, so that one decodes while another's wgmma run. Blocks take turns at the
+// tiles, and the copies run ahead from one into the next. Where too few are left for all blocks, SLICES of them, a cluster,
+// each take a part of K of the same tile; the sums of a warpgroup meet those of the same rows in the other blocks in shared
+// memory, in the order of the slices, and each block writes a share of the tokens.
 //
 // A norm between two products needs no kernel, as in linear_wide.cu: float16 holds what is not yet scaled down divided by 16.
 //
@@ -64,31 +64,40 @@ struct Shared {
 
 struct Work {
     int token_tiles, items, across, unit_rows;
-    DEVICE Work(const Problem& p)
+    int whole;  // turns that each block takes alone, before clusters share those that are left
+    DEVICE Work(const Problem& p, int whole)
         : token_tiles((p.m + TOKENS - 1) / TOKENS), across((p.k + TILE_COLUMNS - 1) / TILE_COLUMNS),
-          unit_rows((p.n + UNIT_ROWS - 1) / UNIT_ROWS) {
+          unit_rows((p.n + UNIT_ROWS - 1) / UNIT_ROWS), whole(whole) {
         items = (unit_rows + WGS - 1) / WGS * token_tiles;
     }
 };
 
-// One turn of a block: its first token and unit of rows, and its steps of K.
+// One turn of a block, if it has one: its first token and unit of rows, and its steps of K.
 struct Turn {
+    bool any, shared;
     int token, unit, first, past;
-    DEVICE Turn(const Work& work, int item, int slice) {
+    DEVICE Turn(const Work& work, int turn) {
+        const int block = blockIdx.x, blocks = gridDim.x, slice = block % SLICES;
+        shared = SLICES > 1 && turn >= work.whole;
+        int item = turn * blocks + block;
+        if (shared) item = work.whole * blocks + (turn - work.whole) * (blocks / SLICES) + block / SLICES;
+        any = item < work.items;
         const int rows = work.token_tiles == 1 ? item : item / work.token_tiles;
         token = (item - rows * work.token_tiles) * TOKENS, unit = rows * WGS;
-        first = work.across * slice / SLICES, past = work.across * (slice + 1) / SLICES;
+        first = shared ? work.across * slice / SLICES : 0;
+        past = shared ? work.across * (slice + 1) / SLICES : work.across;
     }
 };
 
 // For a whole warp, of which each lane brings one unit of a step's W.
-DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int slice, int early) {
+DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int early) {
     const int lane = threadIdx.x % 32;
     int begun = 0;
     Slot<STAGES> slot;
 #pragma unroll 1
-    for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
-        const Turn turn(work, item, slice);
+    for (int i = 0;; i++) {
+        const Turn turn(work, i);
+        if (!turn.any) break;
         const int units = min(WGS, work.unit_rows - turn.unit);
         const u8* from = packed + (i64(turn.unit + lane) * work.across + turn.first) * UNIT_BYTES;
 #pragma unroll 1
@@ -102,12 +111,13 @@ DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packe
     }
 }
 // For a whole warp, of which two lanes bring 64 columns each of a step's tokens.
-DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap& x, int slice) {
+DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap& x) {
     const int lane = threadIdx.x % 32;
     Slot<STAGES> slot;
 #pragma unroll 1
-    for (int item = blockIdx.x / SLICES; item < work.items; item += gridDim.x / SLICES) {
-        const Turn turn(work, item, slice);
+    for (int i = 0;; i++) {
+        const Turn turn(work, i);
+        if (!turn.any) break;
 #pragma unroll 1
         for (int step = turn.first; step < turn.past; step++, slot.next()) {
             const u32 to = shared.ring + slot.at * STAGE_BYTES + lane * HALF_BYTES;
@@ -240,10 +250,8 @@ DEVICE void meet(const Shared& shared, const u8* ring, const Writer& writer, int
 }
 
 DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& work, const Shared& shared, u8* ring, int slice) {
-    const int group = threadIdx.x / 128, lane = threadIdx.x % 32, stride = gridDim.x / SLICES;
-    auto has_rows = [&](int item) {
-        return item < work.items && Turn(work, item, slice).unit + group < work.unit_rows;
-    };
+    const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
+    auto has_rows = [&](const Turn& turn) { return turn.any && turn.unit + group < work.unit_rows; };
     float* factors = norms.squares ? reinterpret_cast<float*>(ring + (shared.factors - shared.ring)) : nullptr;
     if (factors) {
         norms.factors<MULTIPLIERS>(p, factors);
@@ -252,9 +260,10 @@ DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& wor
     u32 met = 0;
     Slot<STAGES> slot;
 #pragma unroll 1
-    for (int item = blockIdx.x / SLICES; item < work.items; item += stride) {
-        const Turn turn(work, item, slice);
-        if (!has_rows(item)) {  // others need the stages back
+    for (int i = 0;; i++) {
+        const Turn turn(work, i);
+        if (!turn.any) break;
+        if (!has_rows(turn)) {  // others need the stages back
             for (int step = turn.first; step < turn.past; step++, slot.next()) {
                 barrier_wait(shared.full + slot.at * 8, slot.phase);
                 if (lane == 0) barrier_arrive(shared.empty + slot.at * 8);
@@ -264,8 +273,12 @@ DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& wor
         const Writer writer(p, norms, factors, turn.unit * UNIT_ROWS + threadIdx.x / 32 * TILE_ROWS);
         Sums total;
         multiply(shared, ring, turn, slot, total);
-        if constexpr (SLICES == 1) write_alone(writer, turn.token, total);
-        else meet(shared, ring, writer, turn.token, slice, met++, has_rows(item + stride), total);
+        if constexpr (SLICES > 1)
+            if (turn.shared) {
+                meet(shared, ring, writer, turn.token, slice, met++, has_rows(Turn(work, i + 1)), total);
+                continue;
+            }
+        write_alone(writer, turn.token, total);
     }
 }
 
@@ -280,14 +293,14 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
     const float* norm,     // (N,) or null: weights of the norm that follows
     HALF* normed,          // (M, N)
     float* left,           // (M, left_stride)
-    int left_stride, int m, int n, int k, int fetched, int early) {
+    int left_stride, int m, int n, int k, int whole, int fetched, int early) {
     extern __shared__ __align__(16) u8 memory[];
     const Shared shared(shared_address(memory));
     u8* ring = memory + (shared.ring - shared_address(memory));
     const Norms norms{squares, parts, stride, eps, norm, normed, left, left_stride};
     Problem p{};
     p.alpha = alpha, p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k;
-    const Work work(p);
+    const Work work(p, whole);
     const int slice = blockIdx.x % SLICES, copier = int(threadIdx.x / 32) - 4 * WGS;
     allow_next();
     if (threadIdx.x == MULTIPLIERS) {
@@ -306,10 +319,10 @@ extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THRE
     if constexpr (SLICES > 1) cluster_begin();
     if (copier >= 0) {
         leave_registers<COPYING>();
-        if (copier == 0) copy_weights(work, shared, packed, fetched, slice, early);
+        if (copier == 0) copy_weights(work, shared, packed, fetched, early);
         if (copier == 1) {
             wait_for_previous();
-            copy_tokens(work, shared, x, slice);
+            copy_tokens(work, shared, x);
         }
         __syncwarp();
         if constexpr (SLICES > 1) cluster_begun();

@@ -47,7 +47,7 @@ def _kernel(source: Unit, epilogue: Epilogue, n: int, unit_words: int) -> Kernel
             Buffer("bias", "f32", (n,), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", n // 2 if epilogue == "silu" else n)),
             *norm_ahead.params(n),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "fetched", "early")),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "fetched", "early")),
         ),
     )
 
@@ -84,5 +84,5 @@ def packed_wide(
         device,
         Shape((plan.blocks, 1, 1), (128 * (plan.warpgroups + 1), 1, 1), plan.shared_bytes(layout), 1),
         weight.units, tensor_map(x, fetched), alpha, bias, out,
-        *norm_ahead.operands(ahead, eps, leaves), m, n, k, fetched, EARLY,
+        *norm_ahead.operands(ahead, eps, leaves), m, n, k, plan.whole(layout, m), fetched, EARLY,
     )  # fmt: skip

@@ -29,13 +29,15 @@ PART_ROWS = 16
 """Rows whose squares are left in one sum for the norm that follows."""
 EIGHT_BYTES = 8 * UNIT_ROWS * 4
 """Sums of eight tokens and a warpgroup's rows."""
-MULTIPLIED, CACHED, READ, CYCLES = 5.5e6, 83e3, 4.2e6, 1.7e3
+MULTIPLIED, CACHED, READ, CYCLES = 5.5e6, 56e3, 4.2e6, 1.7e3
 """In a microsecond: operations of a multiprocessor's tensor cores, bytes that reach it, bytes that memory gives to all, and
 cycles."""
 FEW_TOKENS = 56
 """Up to which wgmma takes its time for the codes, whatever the tokens."""
 DECODED = 250
 """Cycles of a step in which a warpgroup decodes, scales and waits."""
+MEETING = 1.5
+"""Microseconds until sums have met, beside what is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class PackedWidePlan:
     warpgroups: int
     """That multiply, 64 rows each."""
     slices: int = 1
-    """Blocks that share the columns of a tile."""
+    """Blocks that share the columns of each tile behind the last turn of whole ones."""
 
     @property
     def spare(self) -> int:
@@ -80,6 +82,16 @@ class PackedWidePlan:
         """Of M tokens and all rows."""
         return ceil_div(layout.unit_rows, self.warpgroups) * ceil_div(m, self.tokens)
 
+    def whole(self, layout: Layout, m: int) -> int:
+        """Turns in which each block has a tile of its own, if others follow that are shared."""
+        return self.tiles(layout, m) // self.blocks if self.slices > 1 else 0
+
+    def turns(self, layout: Layout, m: int) -> tuple[int, int]:
+        """Of a block: turns in all, and those of them that are shared."""
+        whole = self.whole(layout, m)
+        shared = ceil_div((self.tiles(layout, m) - whole * self.blocks) * self.slices, self.blocks)
+        return whole + shared, shared if self.slices > 1 else 0
+
     def fetched(self, m: int) -> int:
         """Tokens of a step: no more than there are, since those outside come slowly."""
         return min(ceil_div(m, 8) * 8, self.tokens)
@@ -100,18 +112,18 @@ def plans(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePl
 
 def cost(plan: PackedWidePlan, m: int, layout: Layout) -> float:
     """The dearest of memory, cache, tensor cores and one warpgroup's own time, turn by turn, then the meeting of slices."""
-    turns = ceil_div(plan.tiles(layout, m) * plan.slices, plan.blocks)
-    steps = ceil_div(layout.unit_columns, plan.slices)
+    turns, shared = plan.turns(layout, m)
+    steps = (turns - shared) * layout.unit_columns + shared * ceil_div(layout.unit_columns, plan.slices)
     rows, tokens = UNIT_ROWS * plan.warpgroups, max(plan.tokens, FEW_TOKENS)
     tile = rows * plan.tokens
     step = max(
         rows * tokens * 256 / MULTIPLIED,
         (plan.fetched(m) * 256 + plan.warpgroups * layout.unit_bytes) / CACHED,
-        layout.nbytes / READ / turns / steps,
+        layout.nbytes / READ / steps,
         (4 * tokens + DECODED) / CYCLES,
     )
-    meeting = 0.5 + tile / 3e4 if plan.slices > 1 else 0.0
-    return turns * (steps * step + 0.3 + tile / 3e4) + meeting + (0.0 if plan.spare else 0.5)
+    after = turns * (0.3 + tile / 3e4) + shared * (MEETING + tile / 3e4)
+    return steps * step + after + (0.0 if plan.spare else 0.5)
 
 
 @lru_cache(maxsize=4096)

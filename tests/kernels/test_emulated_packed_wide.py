@@ -43,8 +43,8 @@ def product(
 
 ALONE = PackedWidePlan(2, 16, 2)
 """Two blocks that take turns at what one cannot hold."""
-SLICED = PackedWidePlan(4, 32, 1, 2)
-"""Two clusters of two, likewise."""
+SLICED = PackedWidePlan(6, 32, 1, 2)
+"""Three clusters of two: eight tiles are one for each block, and two that are shared; four are shared in two turns."""
 
 
 @pytest.mark.parametrize("plan", [ALONE, SLICED], ids=["alone", "sliced"])

@@ -118,6 +118,27 @@ def test_a_plan_says_what_it_takes() -> None:
     assert plan.tiles(layout, 64) == 198 and plan.tiles(layout, 65) == 396
     assert plan.fetched(60) == plan.fetched(200) == 64 and plan.fetched(9) == 16
     assert replace(plan, warpgroups=2).spare == 128 and replace(plan, slices=1).sum_bytes == 0
+    assert plan.whole(layout, 64) == 1 and plan.turns(layout, 64) == (
+        2,
+        1,
+    )  # 66 tiles are left for 66 clusters
+    assert replace(plan, slices=1).turns(layout, 64) == (2, 0)
+
+
+@given(m=TOKENS, layout=LAYOUTS, gpus=GPUS)
+def test_every_tile_has_its_turn(m: int, layout: Layout, gpus: int) -> None:
+    """The arithmetic of packed_wide.cu: each tile is one block's, or all of a cluster's, once."""
+    plan = plan_for(m, layout, gpus)
+    assert plan is not None
+    tiles, clusters = plan.tiles(layout, m), plan.blocks // plan.slices
+    turns, shared = plan.turns(layout, m)
+    alone = turns - shared if plan.slices > 1 else turns
+    first = plan.whole(layout, m) * plan.blocks
+    own = [turn * plan.blocks + block for turn in range(alone) for block in range(plan.blocks)]
+    both = [first + turn * clusters + cluster for turn in range(shared) for cluster in range(clusters)]
+    found = [item for item in own + both if item < tiles]
+    assert sorted(found) == list(range(tiles))
+    assert all(item < tiles for item in own) or plan.slices == 1
 
 
 # -- what the compiler says of them -------------------------------------------------------------------------

@@ -56,20 +56,44 @@ def test_a_recording_holds_for_every_number_of_sequences_that_is_padded_to_it() 
     assert found == {(32, 2, 32)}
 
 
-def test_beside_prompts_numbers_are_rounded_to_powers_of_two() -> None:
+def test_beside_prompts_nothing_depends_on_how_many_decode() -> None:
     keys = set()
-    for count in range(33, 65):
-        made = stage(batch(*decoding(*[320] * count), (64, 0, 256 - count, False)), 256, SHARES, few=SIZES)
+    for count in range(1, 67):
+        made = stage(batch(*decoding(*[256] * count), (66, 0, 256 - count, False)), 256, SHARES, few=SIZES)
         keys.add((made.sizes.tokens, made.few, made.reached, made.tiles))
-    assert keys == {(256, 1, 64, 4)}
+    assert keys == {(256, 1, SHARES, 4)}
 
 
 def test_prompts_beside_them_take_no_blocks_from_those_that_decode() -> None:
     chunks = [*decoding(*[320] * 64), (64, 0, 128, False)]
     made = stage(batch(*chunks), 256, SHARES, few=SIZES)
-    assert (made.few, made.reached, made.tiles) == (1, 64, 2)
+    assert (made.few, made.reached) == (1, SHARES)
     behind = stage(batch(*chunks[60:], *chunks[:60]), 65, SHARES, few=SIZES)
-    assert (behind.few, behind.reached, behind.tiles) == (1, 65, 2)
+    assert (behind.few, behind.reached) == (1, 65)
+
+
+def test_sequences_that_decode_far_behind_prompts_share_the_whole_grid() -> None:
+    prompts = [(row, 0, 2, False) for row in range(SHARES)]
+    made = stage(batch(*prompts, (SHARES, 255, 1, True)), 256, SHARES, few=SIZES)
+    assert (made.few, made.reached, made.decodes) == (0, 0, True)
+    assert stage(batch(*prompts[1:], (SHARES, 255, 1, True)), 256, SHARES, few=SIZES).few == 1
+
+
+def test_few_long_contexts_beside_prompts_share_the_whole_grid() -> None:
+    """Where they decode alone, a cluster of blocks shares each."""
+    assert stage(batch(*decoding(2000)), 256, SHARES, few=SIZES).few == 8
+    assert stage(batch(*decoding(2000), (1, 0, 100, False)), 256, SHARES, few=SIZES).few == 0
+
+
+@pytest.mark.parametrize("tokens", [200, 2000])
+def test_tiles_are_as_many_as_one_prompt_of_the_step_would_have(tokens: int) -> None:
+    tiles = {
+        stage(batch(*decoding(*[320] * count), (256, 0, tokens - count, False)), 257, SHARES).tiles
+        for count in range(min(tokens - 1, 256))
+    }
+    assert tiles == {1 << (tokens // 64).bit_length()}
+    short = [(row, 0, 20, False) for row in range(10)]
+    assert stage(batch(*short), 257, SHARES).tiles == 16
 
 
 @pytest.mark.parametrize(
@@ -102,7 +126,8 @@ def test_every_sequence_of_a_step_has_its_blocks(chunks: list[tuple[int, int]], 
     )
     contexts = [start + count for start, count in chunks if count == 1]
     assert made.few * len(contexts) <= shares
-    assert made.reached <= 80 and bool(made.reached) == bool(made.few)
+    # What a recording is found by says how many it looks at.
+    assert made.reached == (min(shares if made.tiles else made.sizes.tokens, 80) if made.few else 0)
     if made.few:
         assert made.decodes and all(count > 1 for _, count in chunks[made.reached :])
         assert max(contexts) / made.few <= attend_few.SPREAD * sum(contexts) / shares + attend_few.FREE_TOKENS
@@ -162,7 +187,7 @@ def test_beside_prompts_decode_attention_comes_last_and_does_not_wait(backend: A
     assert seen.names == ["rope_store", "attend_prefill", f"attend_few_{seen.step.few}"]
     rope, _, few = seen.launches
     assert rope[2] == 70  # rows in whose sequences it looks for the first prompt
-    assert few[1].grid[1] == 32 and few[2] == 1
+    assert few[1].grid == (seen.kv_heads, 70, 1) and few[2] == 1
 
 
 def test_one_long_context_is_shared_by_the_whole_grid(backend: Any, tmp_path: Any) -> None:

@@ -2,7 +2,7 @@
 
 Weights, keys, values and activations are 16-bit, sums and the residual float32. Which products are our own, and which are
 cuBLASLt's, `cuda_dense` and `cuda_packed` say. The body of a step, and its head, are recorded as
-CUDA graphs the second time that their sizes are met; steps are staged, drawn and read asynchronously, so the
+CUDA graphs when their sizes are met again; steps are staged, drawn and read asynchronously, so the
 engine runs one step ahead of what it has read. The file is long because one class answers the whole contract;
 what an answer is made of stands in the modules `cuda_*` and in `kernels`.
 """
@@ -35,7 +35,7 @@ from llmrs_cli.engine.backends.cuda_packed import (
 )
 from llmrs_cli.engine.backends.cuda_results import CudaHidden, CudaLooks, PagedKv, Scaled
 from llmrs_cli.engine.backends.cuda_rows import CudaRows, CudaStep
-from llmrs_cli.engine.backends.cuda_staging import PAGE, in_tiles, most_drawn, padded
+from llmrs_cli.engine.backends.cuda_staging import PAGE, StepKey, in_tiles, most_drawn, padded
 from llmrs_cli.engine.backends.cuda_units import ModelUnits
 from llmrs_cli.engine.backends.cuda_upload import Upload
 from llmrs_cli.engine.backends.handles import (
@@ -90,10 +90,10 @@ class CudaBackend(Backend):
         self._stream = cp.cuda.Stream(non_blocking=True)
         self._upload = Upload()
         self._arena = Arena()
-        self._graphs, self._recorded_at = Graphs(), 0
+        self._graphs, self._recorded_at = Graphs(), (0, 0)
         tuning = Tuning(default_folder(), self.device.name, self.device.library)
         self._gemm = Gemm(tuning, measures=not deterministic)
-        # Sizes here change with the rows that draw, and no recorded launch reads it.
+        # Sizes here change with the rows that draw.
         self._head_arena = Arena()
         self._between = Between(self.device, self._arena, paths)
         self._fixed: FixedProducts | None = None
@@ -191,10 +191,11 @@ class CudaBackend(Backend):
     # -- running ------------------------------------------------------------------------------------
 
     def run(self, key: Hashable, body: Callable[[], Result]) -> Result:
-        if self._arena.generation != self._recorded_at:  # recordings hold addresses from before
+        at = self._arena.generation, self._head_arena.generation
+        if at != self._recorded_at:  # recordings hold addresses from before
             self._graphs.forget_recordings()
-            self._recorded_at = self._arena.generation
-        return self._graphs.run(key, body)
+            self._recorded_at = at
+        return self._graphs.run(key, body, passing=isinstance(key, StepKey) and key.passing)
 
     def explain(self, error: BaseException) -> str | None:
         return explain(error, self.free_bytes)
@@ -388,7 +389,8 @@ class CudaBackend(Backend):
             padded_step = replace(step, sample_tokens=tokens, sample_rows=places)
             self._draws.launch(head(tokens), rows.state, padded_step, 0)
 
-        self.run(("draw", step.key, len(tokens), self._head_arena.generation), run)
+        # What a body leaves has the same addresses at every size, and of rows that are chosen a head knows no more.
+        self.run(("draw", len(tokens), len(tokens) == step.ids.size), run)
         return self._draws.launched(rows.results.current, len(tokens))
 
     def score(self, logits: Array, targets: Array, alternatives: int) -> Drawn:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from llmrs_cli.engine.arrays import Ints, RowSampling, StepArrays, StepBatch
 from llmrs_cli.engine.backends.base import HEAD_ROWS, RowLimits, Rows
 from llmrs_cli.engine.backends.cuda_memory import Arena, PinnedRing, Turns
-from llmrs_cli.engine.backends.cuda_staging import PAGE, Staged, cuts, stage
+from llmrs_cli.engine.backends.cuda_staging import PAGE, Staged, StepKey, cuts, stage
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.count_tokens import count_tokens
 from llmrs_cli.kernels.gather import gather
@@ -54,13 +54,13 @@ class CudaStep(StepArrays):
     first_tile: Any
     """(rows + 1,) i32 tiles of the sequences with more queries before each"""
     tiles: int
-    """Tiles to launch, a power of two, or 0"""
+    """Tiles to launch, as in `Staged`; 0: no prompts"""
     decodes: bool
     """Some sequence has one query"""
     few: int
     """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them"""
     reached: int
-    """Sequences that it must look at to meet all of them"""
+    """Sequences that it looks at to meet all of them"""
     reports: int
     """Alternatives to report beside drawn tokens; -1: no log-probabilities"""
 
@@ -73,12 +73,12 @@ class CudaStep(StepArrays):
     pool: Any
     """(rows, P) i32 tokens of every row"""
     drawing: tuple[Any, Any] | None
-    """i32 `sample_tokens` and `sample_rows` padded to a size of which there are few, NO_ROW in the padding; None where
-    there are more of them than a head takes at once"""
+    """i32 `sample_tokens` and `sample_rows` padded to a size of which there are few, NO_ROW in the padding, at the same
+    places in every step; None where there are more of them than a head takes at once"""
 
     @property
-    def key(self) -> tuple[int, ...]:
-        return self.ids.size, self.tiles, self.decodes, self.few, self.reached
+    def key(self) -> StepKey:
+        return StepKey(self.ids.size, self.tiles, self.decodes, self.few)
 
     def gather(self, device: Device, scores: int = 0) -> None:
         """Fill ids and slots from the row state, and the targets of `scores` tokens.
@@ -196,7 +196,7 @@ class CudaRows(Rows):
 
         Only what varies freely moves at a given padded token count, and no recorded body reads it.
         """
-        shape = staged.tiles, staged.decodes, staged.few, staged.reached, staged.drawn
+        shape = staged.tiles, staged.decodes, staged.few, staged.drawn
         key = staged.sizes, *shape, reports, self._arena.generation
         step = self._steps.get(key)
         if step is None:
@@ -207,10 +207,11 @@ class CudaRows(Rows):
         return step
 
     def _cut(self, staged: Staged, reports: int) -> CudaStep:
-        sizes = staged.sizes
+        sizes, samples = staged.sizes, staged.sizes.samples
         at, length = cuts(sizes)
         whole = self._arena.take("step", (length,), np.int32, reserve=RESERVED_WORDS)
         part = {name: whole[where] for name, where in at.items()}
+        tokens, rows = part["sample_tokens"], part["sample_rows"]
         ids, slots, targets = (
             self._arena.take(name, (size,), np.int32, reserve=RESERVED_WORDS)
             for name, size in (("ids", sizes.tokens), ("slots", sizes.tokens), ("targets", sizes.scored))
@@ -222,8 +223,8 @@ class CudaRows(Rows):
             query_start=part["query_start"],
             context_lens=part["contexts"],
             block_tables=self.tables,
-            sample_tokens=part["sample_tokens"][: staged.drawn],
-            sample_rows=part["sample_rows"][: staged.drawn],
+            sample_tokens=tokens[: staged.drawn],
+            sample_rows=rows[: staged.drawn],
             scored_tokens=part["scored_tokens"],
             scored_targets=targets,
             table_rows=part["table_rows"],
@@ -238,7 +239,7 @@ class CudaRows(Rows):
             result=part["result"],
             token_rows=part["token_rows"],
             pool=self.state.pool,
-            drawing=None if staged.drawn > HEAD_ROWS else (part["sample_tokens"], part["sample_rows"]),
+            drawing=None if staged.drawn > HEAD_ROWS else (tokens[:samples], rows[:samples]),
         )
 
     def _send(self, runs: Sequence[Run]) -> None:

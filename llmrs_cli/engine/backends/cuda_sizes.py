@@ -7,16 +7,20 @@ logits, the sampler's and cuBLASLt's scratch, and what recorded graphs and loade
 from __future__ import annotations
 
 from llmrs_cli.engine.backends.base import HEAD_ROWS, ModelSizes, RowLimits
-from llmrs_cli.engine.backends.cuda_staging import PAGE, padded
-from llmrs_cli.kernels import sample
+from llmrs_cli.engine.backends.cuda_staging import DRAWN, PAGE, padded
+from llmrs_cli.kernels import graphs, sample
 from llmrs_cli.kernels.attend_decode import EXTRA
 from llmrs_cli.kernels.gemm import WORKSPACE
 from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.packed_wide_plans import PART_ROWS
 from llmrs_cli.kernels.wide_plans import MOST_PARTS, MOST_TOKENS
 
-GRAPH_BYTES = 512 << 20
-"""For recorded steps: some hundred graphs of some hundred launches each, and the kernels' own code."""
+CODE_BYTES = 256 << 20
+"""For what kernels are themselves, cuBLASLt's included."""
+LAUNCH_BYTES = 4 << 10
+"""Of one launch in a recording, ample."""
+LAYER_LAUNCHES = 16
+"""Of a layer, or a head, at most: where no product takes what stands beside it along, and cuBLASLt sums in two launches."""
 SHARED_SUMS = 64 << 20
 """For sums that blocks of one product share among them (`packed_large`)."""
 DENSE_FORMS = ("float32", "float16", "bfloat16")
@@ -24,7 +28,21 @@ DENSE_FORMS = ("float32", "float16", "bfloat16")
 
 def workspace_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:
     """Everything but weights and KV blocks."""
-    return step_bytes(model, limits, multiprocessors) + row_bytes(limits) + WORKSPACE + GRAPH_BYTES
+    beside = row_bytes(limits) + WORKSPACE + recorded_bytes(model, limits) + CODE_BYTES
+    return step_bytes(model, limits, multiprocessors) + beside
+
+
+def recorded_bytes(model: ModelSizes, limits: RowLimits) -> int:
+    """Recordings, however long an engine runs and whatever it is asked."""
+    bodies, heads = recordings(limits.rows)
+    return LAUNCH_BYTES * LAYER_LAUNCHES * (bodies * model.layers + 2 * heads)
+
+
+def recordings(rows: int) -> tuple[int, int]:
+    """Bodies and heads that are held at most. Bodies: of steps that only decode, for each size one with either kind of
+    attention, and as many others as have places. Heads: for each size one of all tokens, and those of chosen rows."""
+    sizes = len({padded(count) for count in range(1, rows + 1)})
+    return 2 * sizes + graphs.MOST, sizes + len(DRAWN)
 
 
 def step_bytes(model: ModelSizes, limits: RowLimits, multiprocessors: int) -> int:

@@ -1,10 +1,13 @@
 """A step as one stretch of 32-bit words: the index arrays that kernels read, side by side, padded. NumPy only.
 
-    result  contexts  table_rows  query_start  first_page  first_tile  positions  token_rows  sample_tokens  sample_rows  scored
-            └──────────────── sizes of the engine's rows ───────────┘  └── padded(T) each ──┘ └─────── vary freely ───────┘
+    result  contexts  table_rows  query_start  first_page  first_tile  sample_tokens  sample_rows  positions  token_rows  scored
+            └───────────────────── sizes of the engine's rows ───────────────────────────────┘  └── padded(T) each ──┘ └ free ┘
 
-What varies freely comes last, so that at one padded token count everything before it has one address, and a
-recorded graph finds it there. Where the words go and how they get there is `cuda_rows`' affair.
+What varies comes last, so that everything before it has one address, where a recorded graph finds it: of a body at one padded
+token count, of a head at any. Where the words go and how they get there is `cuda_rows`' affair.
+
+What a recording depends on takes few values: a step that decodes alone has its padded token count and one of two kinds of
+attention. Beside prompts grids are as large as such a step may need, and are told by its words how much of them has work.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,14 +38,14 @@ NO_ROW = -1
 PADDED = (1, 2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
 """Token counts that a step is padded to, so that few graphs serve all; larger ones in steps of 64, a warpgroup's."""
 
-DRAWN = (1, 6, 20, 68, 132, 256)
+DRAWN = (1, 6, 20, 68, 132, 255, 256)
 """What the rows that draw are padded to beside tokens that do not: a head reads its weights once for each of these. But for the
-ends no size of a step, since as many rows as tokens are all of them."""
+ends no size of a step, since as many rows as tokens are all of them; hence 255, in a step of 256."""
 
 
 def most_drawn(rows: int) -> int:
     """Rows of the largest head of an engine of `rows` rows."""
-    return next((size for size in DRAWN if size >= rows), HEAD_ROWS)
+    return min(max(padded(rows), next((size for size in DRAWN if size >= rows), HEAD_ROWS)), HEAD_ROWS)
 
 
 def padded(tokens: int) -> int:
@@ -61,7 +65,7 @@ def in_tiles(tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What the length of every section follows from."""
+    """What the length of every section, and of what is read of it, follows from."""
 
     rows: int
     """Of the engine."""
@@ -79,6 +83,7 @@ Cuts = dict[str, slice]
 def cuts(sizes: Sizes) -> tuple[Cuts, int]:
     """Where each section lies, and the words of all."""
     rows, tokens = sizes.rows, sizes.tokens
+    drawing = max(in_tiles(rows), most_drawn(rows))  # whatever `samples` is
     lengths = {
         "result": 2,
         "contexts": rows,
@@ -86,10 +91,10 @@ def cuts(sizes: Sizes) -> tuple[Cuts, int]:
         "query_start": rows + 1,
         "first_page": rows + 2,
         "first_tile": rows + 1,
+        "sample_tokens": drawing,
+        "sample_rows": drawing,
         "positions": tokens,
         "token_rows": tokens,
-        "sample_tokens": sizes.samples,
-        "sample_rows": sizes.samples,
         "scored_tokens": sizes.scored,
     }
     found, end = {}, 0
@@ -99,6 +104,21 @@ def cuts(sizes: Sizes) -> tuple[Cuts, int]:
     return found, end
 
 
+class StepKey(NamedTuple):
+    """What the launches of a step's body depend on."""
+
+    tokens: int
+    """Padded"""
+    tiles: int
+    decodes: bool
+    few: int
+
+    @property
+    def passing(self) -> bool:
+        """Whether there may be many such: with prompts."""
+        return self.tiles > 0
+
+
 @dataclass(frozen=True, slots=True)
 class Staged:
     """A step's words, and what a launch must know of them."""
@@ -106,13 +126,14 @@ class Staged:
     sizes: Sizes
     words: Ints
     tiles: int
-    """Tiles of prefill attention to launch, a power of two, or 0."""
+    """Tiles of prefill attention to launch, a power of two, or 0. As many as the tokens of one prompt would take at least:
+    blocks of tiles that are not there end at once."""
     decodes: bool
     """Some sequence has one query."""
     few: int
     """Blocks for each of their key heads in `attend_few`; 0: `attend_decode` serves them."""
     reached: int
-    """Sequences that it must look at to meet all of them, rounded up."""
+    """Sequences that it looks at to meet all of them; follows from the other sizes."""
     drawn: int
     """Rows that draw."""
 
@@ -150,7 +171,7 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
         own_tiles = (counts + (PREFILL_QUERIES - 1)) // PREFILL_QUERIES
         tile_ends = sums(own_tiles * (counts > 1) if decodes else own_tiles)
         _prefix(words[at["first_tile"]], tile_ends)
-        tiles = int(tile_ends[-1])
+        tiles = _power_of_two(max(int(tile_ends[-1]), ceil_div(tokens, PREFILL_QUERIES)))
 
     positions, token_rows = words[at["positions"]], words[at["token_rows"]]
     if one_each:
@@ -165,7 +186,7 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     sample_rows[:drawn], sample_rows[drawn:] = batch.rows[who], NO_ROW
     if scored:
         words[at["scored_tokens"]] = expand(ends - counts, batch.scored)
-    return Staged(sizes, words, _power_of_two(tiles), bool(decodes), blocks, reached, drawn)
+    return Staged(sizes, words, tiles, bool(decodes), blocks, reached, drawn)
 
 
 def _samples(drawn: int, total: int, tokens: int) -> int:
@@ -178,20 +199,23 @@ def _samples(drawn: int, total: int, tokens: int) -> int:
 def _few(
     contexts: Ints, decode: NDArray[np.bool_] | None, rows: int, shares: int, sizes: Sequence[int]
 ) -> tuple[int, int]:
-    """Blocks of `attend_few` for each key head, and the sequences it must reach, or zeros.
+    """Blocks of `attend_few` for each key head, and the sequences that it reaches, or zeros.
 
-    `decode` as in `_decode_pages`. Both follow from numbers that are rounded up, lest recordings multiply: as the
-    tokens of a step that only decodes, and in larger steps beside prompts, whose recordings differ in more.
+    `decode` as in `_decode_pages`. Both follow from the tokens of a step that only decodes. Beside prompts, whose attention
+    takes longer, there is one block a head, for as many as the GPU holds at once.
     """
-    if decode is not None:
-        (places,) = decode.nonzero()
-        contexts = contexts[places]
     if not sizes:
         return 0, 0
-    last, up = (contexts.size, padded) if decode is None else (int(places[-1]) + 1, _power_of_two)
-    count = min(up(contexts.size), rows)
+    if decode is None:
+        count = reached = min(padded(contexts.size), rows)
+    else:
+        (places,) = decode.nonzero()
+        contexts, sizes = contexts[places], sizes[-1:]
+        count, reached = contexts.size, min(shares, rows)
+        if places[-1] >= reached:
+            return 0, 0
     blocks = attend_few.choose(sizes, shares, count, int(contexts.max()), int(np.add.reduce(contexts)))
-    return (blocks, min(up(last), rows)) if blocks else (0, 0)
+    return (blocks, reached) if blocks else (0, 0)
 
 
 def _decode_pages(contexts: Ints, decode: NDArray[np.bool_] | None) -> Ints:
@@ -207,5 +231,5 @@ def _prefix(target: Ints, ends: Ints) -> None:
 
 
 def _power_of_two(count: int) -> int:
-    """The least that is not smaller, or 0."""
-    return 1 << (count - 1).bit_length() if count else 0
+    """The least that is not smaller than `count` ≥ 1."""
+    return 1 << (count - 1).bit_length()

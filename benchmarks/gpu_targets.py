@@ -181,7 +181,9 @@ async def soak(place: Place) -> Result:
     later = points[len(points) // 4 :]
     result.figures["requests"] = done
     if place.gpu:
-        result.bound("device_memory_grown_mib", (device[-1] - device[len(device) // 4]) / MIB, 0)
+        quarters = [device[(len(device) - 1) * part // 4] for part in range(5)]
+        result.figures["device_mib_by_quarter"] = [round(taken / MIB, 1) for taken in quarters]
+        result.bound("device_memory_grown_mib", (quarters[-1] - quarters[1]) / MIB, 0)
     if len(later) > 2:
         slope = statistics.linear_regression(*zip(*later, strict=True)).slope / 1024
         result.bound("kib_a_request", slope, 64 if place.small else 0.5)

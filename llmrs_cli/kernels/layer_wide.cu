@@ -127,14 +127,14 @@ template <int EIGHTS> DEVICE void multiply(const Shared& shared, int first, int 
     };
 #pragma unroll 1
     for (int step = first; step < past; step++, at.weights.next(), at.x.next()) {
-        const u32 ws = shared.weights + at.weights.at * W_BYTES;
-        const u32 xs = shared.x + at.x.at * X_BYTES + threadIdx.x / 128 * 64 * 128;
+        const u64 w = wgmma_operand(shared.weights + uniform(at.weights.at) * W_BYTES, 0);
+        const u64 x = wgmma_operand(shared.x + uniform(at.x.at) * X_BYTES + own_group() * 64 * 128, 0);
         barrier_wait(shared.weights_full + at.weights.at * 8, at.weights.phase);
         barrier_wait(shared.x_full + at.x.at * 8, at.x.phase);
         wgmma_begin(d);
 #pragma unroll
         for (int i = 0; i < COLUMNS / 16; i++)
-            wgmma(d, wgmma_operand(xs, i), wgmma_operand(ws, i), 1);
+            wgmma(d, further(x, i * 32), further(w, i * 32), 1);
         wgmma_end();
         if (step > first) {  // the step before is done
             wgmma_wait<1>(d);

@@ -33,6 +33,7 @@
 #define WARPS (4 * WGS + 4)
 #include "linear.cuh"
 #include "tensor_copy.cuh"
+#include "warpgroups.cuh"
 #include "wgmma_shared.cuh"
 #include "wide_epilogue.cuh"
 
@@ -148,16 +149,16 @@ struct Ring {
 };
 
 DEVICE void multiply(const Ring& ring, const Turn& turn, Slot<STAGES>& slot, Sums& d) {
-    const u32 xs = shared_address(ring.bytes) + threadIdx.x / 128 * 64 * 128, ws = shared_address(ring.bytes) + X_BYTES;
+    const u32 xs = shared_address(ring.bytes) + (WGS > 1 ? own_group() : 0) * 64 * 128, ws = shared_address(ring.bytes) + X_BYTES;
     int before = -1;
 #pragma unroll 1
     for (int step = turn.first; step < turn.past; step++, slot.next()) {
         barrier_wait(ring.full + slot.at * 8, slot.phase);
         const u32 at = slot.at * STAGE_BYTES;
+        const u64 x = wgmma_operand(xs + at, 0), w = wgmma_operand(ws + at, 0);
         wgmma_begin(d);
 #pragma unroll
-        for (int i = 0; i < COLUMNS / 16; i++)
-            wgmma(d, wgmma_operand(xs + at, i), wgmma_operand(ws + at, i), step > turn.first || i > 0);
+        for (int i = 0; i < COLUMNS / 16; i++) wgmma(d, further(x, i * 32), further(w, i * 32), step > turn.first || i > 0);
         wgmma_end();
         if (before >= 0) {  // the step before is done with its slot
             wgmma_wait<1>(d);

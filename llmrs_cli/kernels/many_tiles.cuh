@@ -78,9 +78,6 @@ template <bool BOTH> DEVICE void bring(u32 to, const TensorMap& map, int column,
     else copy_box(to, map, column, row, barrier);
 }
 
-// Which warpgroup this is: the same for all lanes, as the compiler can see.
-DEVICE int own_group() { return __shfl_sync(FULL, threadIdx.x / 128, 0); }
-
 typedef float Sums[DEEP][ROWS / 8][4];
 
 // What a multiplying warpgroup knows of the ring. `group`: which one it is.
@@ -109,14 +106,15 @@ template <int LIVE> DEVICE void multiply(const Ring& ring, int steps, int pass, 
         if constexpr (LIVE == 0) {
             ring.release(slot.at);
         } else {
-            const u32 at = slot.at * STAGE_BYTES;
+            const u32 at = uniform(slot.at) * STAGE_BYTES;
+            const u64 x = wgmma_operand(xs + at, 0), w = wgmma_operand(ws + at, 0);
 #pragma unroll
             for (int e = 0; e < LIVE; e++) wgmma_begin(d[e]);
 #pragma unroll
             for (int i = 0; i < COLUMNS / 16; i++)
 #pragma unroll
                 for (int e = 0; e < LIVE; e++)
-                    wgmma(d[e], wgmma_operand(xs + at + e * 64 * 128, i), wgmma_operand(ws + at, i), step > 0 || i > 0);
+                    wgmma(d[e], further(x, e * 64 * 128 + i * 32), further(w, i * 32), step > 0 || i > 0);
             wgmma_end();
             if (before >= 0) {  // the step before is done with its stage
                 wgmma_wait<1>(d[0]);

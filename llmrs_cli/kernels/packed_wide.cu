@@ -127,9 +127,6 @@ DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap&
     }
 }
 
-// The descriptor of what stands `bytes` further on. Shared memory ends before the field of addresses does.
-DEVICE u64 further(u64 operand, u32 bytes) { return (operand >> 32 << 32) | (u32(operand) + bytes / 16); }
-
 // Sums over the columns of one group, of which the first step is `first`. x: the stage's tokens. `meanwhile` runs while the
 // tensor cores are busy, and may replace the codes.
 template <class Meanwhile>
@@ -167,7 +164,7 @@ DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slo
     read();
 #pragma unroll 1
     for (int step = turn.first; step < turn.past; step++) {
-        const int at = slot.at;
+        const int at = uniform(slot.at);
 #pragma unroll
         for (int group = 0; group < TILE_COLUMNS / GROUP; group++) {
             Sums sum;

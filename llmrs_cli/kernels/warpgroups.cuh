@@ -2,6 +2,12 @@
 #pragma once
 #include "common.cuh"
 
+// What is the same for all lanes of a warp, as the compiler can see: operands of wgmma that it finds in a uniform register
+// cost no moves to one.
+DEVICE int uniform(int value) { return __shfl_sync(FULL, value, 0); }
+// Which warpgroup this is.
+DEVICE int own_group() { return uniform(threadIdx.x / 128); }
+
 // Every thread of a warpgroup asks for COUNT registers, or leaves all but COUNT; a multiple of 8.
 template <int COUNT> DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(COUNT)); }
 template <int COUNT> DEVICE void leave_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(COUNT)); }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import cupy as cp
 import numpy as np
@@ -35,12 +35,8 @@ KNOWN_STEPS = 1024
 _SAMPLING = struct.Struct(f"6f9I{4 * (STATE_WORDS - 15)}x")
 
 
-class Run(NamedTuple):
-    """Words to be written from an address of the GPU on."""
-
-    address: int
-    words: NDArray[Any]
-    """32-bit, contiguous"""
+Run = tuple[int, NDArray[Any]]
+"""An address of the GPU, and what is to be written from there on: 32-bit words, contiguous."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,17 +144,18 @@ class CudaRows(Rows):
 
     def _edits(self) -> list[Run]:
         """What has changed since the last step."""
-        state, runs = self.state, []
+        state = self.state
+        runs: list[Run] = []
         for row, (tokens, sampling) in self._starts.items():
             runs += [
-                Run(_place(state.pool, row), tokens),
-                Run(_place(state.sampling, row), sampling_words(sampling)),
-                Run(_place(state.bias_ids, row), sampling.bias_ids),
-                Run(_place(state.bias_values, row), sampling.bias_values),
-                Run(_place(state.stop_ids, row), sampling.stop_ids),
+                (_place(state.pool, row), tokens),
+                (_place(state.sampling, row), sampling_words(sampling)),
+                (_place(state.bias_ids, row), sampling.bias_ids),
+                (_place(state.bias_values, row), sampling.bias_values),
+                (_place(state.stop_ids, row), sampling.stop_ids),
             ]
         for row, (low, high) in self._granted.items():
-            runs.append(Run(_place(self.tables, row, low), self._blocks[row, low:high]))
+            runs.append((_place(self.tables, row, low), self._blocks[row, low:high]))
         return runs
 
     def _counted(self) -> list[tuple[int, int, int]]:
@@ -180,9 +177,9 @@ class CudaRows(Rows):
         counted = self._counted()
         if counted:
             starts = self._arena.take("starts", (len(counted), 3), np.int32)
-            runs.append(Run(starts.data.ptr, np.array(counted, np.int32).reshape(-1)))
+            runs.append((starts.data.ptr, np.array(counted, np.int32).reshape(-1)))
         staged.words[:2].view(np.uint64)[0] = self.results.next().ptr
-        runs.append(Run(step.words.data.ptr, staged.words))
+        runs.append((step.words.data.ptr, staged.words))
         self._send(runs)
         self._starts, self._granted = {}, {}
         if staged.sizes.scored:
@@ -244,12 +241,14 @@ class CudaRows(Rows):
 
     def _send(self, runs: Sequence[Run]) -> None:
         """Enqueue the copy of all runs; they do not overlap, so their order is free."""
-        runs = [run for run in runs if run.words.size]
         table: list[int] = []
+        pieces: list[NDArray[np.uint32]] = []
         size = 0
         for address, words in runs:
-            table += address & 0xFFFFFFFF, address >> 32, size, words.size
-            size += words.size
+            if words.size:
+                table += address & 0xFFFFFFFF, address >> 32, size, words.size
+                pieces.append(words.view(np.uint32))
+                size += words.size
         needed = 4 * (len(table) + size)
         if self._ring.size < needed:
             cp.cuda.get_current_stream().synchronize()  # the GPU may still read the old one
@@ -257,7 +256,7 @@ class CudaRows(Rows):
         index, memory = self._ring.take()
         buffer = np.frombuffer(memory, np.uint32, needed // 4)
         buffer[: len(table)] = table
-        np.concatenate([words.view(np.uint32) for _, words in runs], out=buffer[len(table) :])
+        np.concatenate(pieces, out=buffer[len(table) :])
         for first in range(0, len(table), RUN_WORDS * MOST_RUNS):
             part = table[first : first + RUN_WORDS * MOST_RUNS]
             places = memory.ptr + 4 * first, memory.ptr + 4 * len(table)

@@ -12,6 +12,7 @@ attention. Beside prompts grids are as large as such a step may need, and are to
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -50,7 +51,9 @@ def most_drawn(rows: int) -> int:
 
 def padded(tokens: int) -> int:
     """The size that a step of `tokens` tokens runs at."""
-    return next((size for size in PADDED if size >= tokens), ceil_div(tokens, GROUP_TOKENS) * GROUP_TOKENS)
+    if tokens > PADDED[-1]:
+        return ceil_div(tokens, GROUP_TOKENS) * GROUP_TOKENS
+    return PADDED[bisect_left(PADDED, tokens)]
 
 
 def large_sizes(most: int) -> tuple[int, ...]:

@@ -12,16 +12,16 @@ constexpr int X_AHEAD = 3;               // steps of x on their way where it com
 DEVICE int barrier_bytes(int steps) { return (steps + 1) / 2 * 16; }
 
 struct Ring {
-    u32 slots, barriers;  // where they begin, of this warp
-    u32 slot_bytes;
-    int depth;            // steps, at most 32
-    int at = 0;           // the step that is next
-    u32 phase = 0;
+    u32 slots, barriers, slot_bytes;  // where those of this warp begin
+    int depth;                        // steps, at most 32
+    u32 slot, barrier;                // of the step that is next
+    int left;                         // before the ring begins again
+    u32 phase = 1;                    // before all of it has been asked for; then 0, 1, 0, …
 
     // `start`: the rings of all warps, then their barriers. Nobody waits for another warp's.
     DEVICE Ring(u32 start, int warps, int warp, u32 bytes, int steps)
         : slots(start + warp * steps * bytes), barriers(start + warps * steps * bytes + warp * steps * 8),
-          slot_bytes(bytes), depth(steps) {
+          slot_bytes(bytes), depth(steps), slot(slots), barrier(barriers), left(steps) {
         const int lane = threadIdx.x % 32;
         if (lane < depth) {
             barrier_init(barriers + lane * 8, 1);
@@ -29,14 +29,13 @@ struct Ring {
         }
         __syncwarp();
     }
-    DEVICE u32 slot(int step) const { return slots + step * slot_bytes; }
-    DEVICE u32 barrier(int step) const { return barriers + step * 8; }
     // All of the next step is here.
     DEVICE void wait() const {
-        barrier_wait(barrier(at), phase);
+        barrier_wait(barrier, phase);
         __syncwarp();
     }
     DEVICE void next() {
-        if (++at == depth) at = 0, phase ^= 1;
+        slot += slot_bytes, barrier += 8;
+        if (--left == 0) left = depth, slot = slots, barrier = barriers, phase ^= 1;
     }
 };

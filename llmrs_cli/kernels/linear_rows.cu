@@ -75,11 +75,13 @@ DEVICE void linear_rows(const Problem& p) {
     constexpr int SMALL = (TOKENS * (WARPS + 1) + 3) / 4 * 4;                // both, to 16 bytes
     const int depth = BULK ? p.early : DEPTH;
     u8* rings = reinterpret_cast<u8*>(scratch + SMALL);                      // [WARPS][depth][2 rows][CHUNK]
-    const u8* weights = rings + warp * depth * STEP_BYTES;
     u8* behind = rings + WARPS * depth * STEP_BYTES;
 #if BULK
     Ring ring(shared_address(rings), WARPS, warp, STEP_BYTES, depth);
     behind += barrier_bytes(WARPS * depth);
+    auto slot_at = [&](int) { return rings + (ring.slot - shared_address(rings)); };
+#else
+    auto slot_at = [&](int slot) { return rings + (warp * depth + slot) * STEP_BYTES; };
 #endif
     float* partial = reinterpret_cast<float*>(behind);                       // [pairs][2][TOKENS][split]
 
@@ -92,17 +94,18 @@ DEVICE void linear_rows(const Problem& p) {
         const int row = row_of(first + ahead_pair), begin = from + ahead_chunk * CHUNK;
         const int other = E == SILU ? 8 : row + 1 < p.n;  // an odd last row is read twice
 #if BULK
-        const u32 bytes = max(0, min(upto - begin, CHUNK)) * 2, to = ring.slot(slot), barrier = ring.barrier(slot);
+        const u32 bytes = max(0, min(upto - begin, CHUNK)) * 2;
         const HALF* at = p.weight + i64(row) * p.k + begin;
         if (lane == 0 && ahead_pair < pairs) {
-            barrier_expect(barrier, 2 * bytes);
+            barrier_expect(ring.barrier, 2 * bytes);
             if (bytes) {
-                copy_bytes(to, at, bytes, barrier);
-                copy_bytes(to + STEP_BYTES / 2, at + i64(other) * p.k, bytes, barrier);
+                copy_bytes(ring.slot, at, bytes, ring.barrier);
+                copy_bytes(ring.slot + STEP_BYTES / 2, at + i64(other) * p.k, bytes, ring.barrier);
             }
         }
+        ring.next();
 #else
-        const u32 to = shared_address(weights) + slot * STEP_BYTES + lane * 16;
+        const u32 to = shared_address(slot_at(slot) + lane * 16);
 #pragma unroll
         for (int piece = 0; piece < CHUNK; piece += PIECE) {
             const int k = begin + piece + lane * 8;
@@ -165,7 +168,7 @@ DEVICE void linear_rows(const Problem& p) {
 #else
         copy_wait<DEPTH - 1>();
 #endif
-        const u8* held = weights + slot * STEP_BYTES + lane * 16;
+        const u8* held = slot_at(slot) + lane * 16;
 #pragma unroll
         for (int piece = 0; piece < CHUNK; piece += PIECE) {
             const int k = from + chunk * CHUNK + piece + lane * 8;
@@ -178,15 +181,9 @@ DEVICE void linear_rows(const Problem& p) {
                 sum[TOKENS + t] = dot8(b, x, sum[TOKENS + t]);
             }
         }
-#if BULK
-        __syncwarp();  // all have read
-        load(slot);
-        ring.next();
-        slot = ring.at;
-#else
+        if (BULK) __syncwarp();  // all have read
         load(slot);
         if (++slot == DEPTH) slot = 0;
-#endif
         if (++chunk < chunks) continue;
         const float mine = lane_sums(sum);
         constexpr int LANES = 32 / (2 * TOKENS);

@@ -96,12 +96,13 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
 #if BULK
     Ring ring(shared_address(rings), WARPS, warp, slot_bytes, p.early);
-    auto copy_weights = [&](int slot) {
+    auto copy_weights = [&]() {
         const u32 bytes = load_row < load_end ? box * LINE : 0;  // what lies beyond W comes as zeros
         if (lane == 0 && loaded < total) {
-            barrier_expect(ring.barrier(slot), bytes);
-            if (bytes) copy_box(ring.slot(slot), map, (wk + (load_step << p.split_log)) * COLUMNS, load_row, ring.barrier(slot));
+            barrier_expect(ring.barrier, bytes);
+            if (bytes) copy_box(ring.slot, map, (wk + (load_step << p.split_log)) * COLUMNS, load_row, ring.barrier);
         }
+        ring.next();
         loaded++;
         if (++load_step == steps) {
             load_step = 0, load_turn++;
@@ -120,7 +121,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
 
     allow_next();
 #pragma unroll 1
-    for (int s = 0; s < p.early; s++) copy_weights(s);
+    for (int s = 0; s < p.early; s++) copy_weights();
     Row<4> single;
     if constexpr (NORM) {
         single.load_weights(p);
@@ -303,10 +304,9 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
 #if BULK
             if (!gathered) copy_wait<X_AHEAD - 1>();
             ring.wait();
-            step(ring.slot(ring.at), gathered ? column * 2 : slot * x_bytes);
+            step(ring.slot, gathered ? column * 2 : slot * x_bytes);
             __syncwarp();  // all have read
-            copy_weights(ring.at);
-            ring.next();
+            copy_weights();
             if (!gathered) copy_x(slot), copy_commit();
             if (++slot == X_AHEAD) slot = 0;
 #else

@@ -87,11 +87,13 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     const bool gathered = norm || (BULK && p.m * row_stride * 2 <= MOST_GATHERED);    // all of x stands in shared memory
     const int x_bytes = gathered ? 0 : p.m * X_STRIDE, turn_sums = WARPS * p.m * ROW_STRIDE;
     const int depth = BULK ? p.early : STAGES;
-    const u8* weights = shared + warp * depth * WEIGHT_BYTES;                        // [WARPS][depth] steps
-    u8* behind = shared + WARPS * depth * WEIGHT_BYTES;
+    u8* behind = shared + WARPS * depth * WEIGHT_BYTES;                              // [WARPS][depth] steps of weights
 #if BULK
     Ring ring(shared_address(shared), WARPS, warp, WEIGHT_BYTES, depth);
     behind += barrier_bytes(WARPS * depth);
+    auto slot_at = [&](int) { return shared + (ring.slot - shared_address(shared)); };
+#else
+    auto slot_at = [&](int slot) { return shared + (warp * depth + slot) * WEIGHT_BYTES; };
 #endif
     const u32 x_ring = shared_address(behind + warp * X_AHEAD * x_bytes);            // [WARPS][X_AHEAD] steps
     float* partial = reinterpret_cast<float*>(behind + WARPS * X_AHEAD * x_bytes);   // [held][WARPS][M][ROW_STRIDE]
@@ -127,13 +129,14 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         const u32 tile = find();
         together = min(ahead_count, UNIT_TILES - tile) * TILE_BYTES;
     };
-    auto copy_weights = [&](int slot) {
-        const u32 all = ahead_count * TILE_BYTES, to = ring.slot(slot), barrier = ring.barrier(slot);
+    auto copy_weights = [&](int) {
+        const u32 all = ahead_count * TILE_BYTES;
         if (lane == 0 && all) {
-            barrier_expect(barrier, all);
-            copy_bytes(to, from, together, barrier);
-            if (together < all) copy_bytes(to + together, from + together + next_unit, all - together, barrier);
+            barrier_expect(ring.barrier, all);
+            copy_bytes(ring.slot, from, together, ring.barrier);
+            if (together < all) copy_bytes(ring.slot + together, from + together + next_unit, all - together, ring.barrier);
         }
+        ring.next();
         ahead_column += WARPS, from += WARPS * UNIT_BYTES;
         if (ahead_column >= across) locate();
     };
@@ -152,7 +155,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         for (int i = 0; i < HEAD_COPIES; i++) heads[i] = down(tile_of(i)) + piece_of(i) - lane * 16;
     };
     auto copy_weights = [&](int slot) {
-        const u32 to = shared_address(weights) + slot * WEIGHT_BYTES;
+        const u32 to = shared_address(slot_at(slot));
 #pragma unroll
         for (u32 t = 0; t < TILES; t++)
 #pragma unroll
@@ -295,7 +298,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     const int row = min(int(lane % 8), p.m - 1);
     const u32 x_row = (gathered ? shared_address(rows_of_x) + row * row_stride * 2 : x_ring + row * X_STRIDE) + lane / 8 * 16;
 
-    int slot = 0, x_slot = 0, kept = 0;
+    int slot = 0, kept = 0;
     u32 column = warp;
 #pragma unroll 1
     for (u32 turn = 0; turn < turns; turn++) {
@@ -307,10 +310,11 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
             copy_wait<X_AHEAD - 1>();
 #if BULK
             ring.wait();
-#endif
+#else
             __syncwarp();  // what other lanes copied is here
-            const u8* held = weights + slot * WEIGHT_BYTES;
-            const u32 x_at = x_row + (gathered ? column * TILE_COLUMNS * 2 : x_slot * x_bytes);
+#endif
+            const u8* held = slot_at(slot);
+            const u32 x_at = x_row + (gathered ? column * TILE_COLUMNS * 2 : slot * x_bytes);
             if (count == TILES) {
                 multiply<TILES>(total, held, x_at, lane);
             } else {
@@ -320,16 +324,9 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
             }
             __syncwarp();  // all have read
             copy_weights(slot);
-            if (!gathered) copy_x(x_slot);
+            if (!gathered) copy_x(slot);
             copy_commit();
-#if BULK
-            ring.next();
-            if (++x_slot == X_AHEAD) x_slot = 0;
-            slot = ring.at;
-#else
-            if (++slot == STAGES) slot = 0;
-            x_slot = slot;
-#endif
+            if (++slot == X_AHEAD) slot = 0;
         }
         column -= across;
         keep(kept++);

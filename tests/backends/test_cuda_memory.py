@@ -193,6 +193,20 @@ def test_a_row_that_starts_brings_its_tokens_its_state_and_its_blocks(backend: A
     assert backend.device.launched["scatter"] == 2
 
 
+def test_a_step_reports_as_much_as_the_rows_that_draw_in_it_want(backend: Any) -> None:
+    from llmrs_cli.engine.backends.base import RowLimits
+    from tests.helpers.steps import batch, greedy
+
+    rows = backend.open_rows(RowLimits(4, 200, 50))
+    for row, logprobs in enumerate((-1, 0, 3)):
+        rows.start(row, [5, 6], greedy(prompt=2, logprobs=logprobs))
+    first, second, third = ((row, 0, 2, True) for row in range(3))
+    drawing = [[first], [first, second], [second, third], [first, (2, 0, 2, False)]]
+    assert [rows.begin(batch(*chunks)).reports for chunks in drawing] == [-1, 0, 3, -1]
+    rows.start(2, [7, 8], greedy(prompt=2))
+    assert rows.begin(batch(third)).reports == -1, "another sequence has the row"
+
+
 def test_edits_that_outgrow_the_ring_get_a_larger_one(backend: Any) -> None:
     import llmrs_cli.engine.backends.cuda_rows as module
     from llmrs_cli.engine.backends.base import RowLimits

@@ -7,7 +7,9 @@ stand at fixed addresses, so that a recorded graph finds them again. Nothing her
 
 from __future__ import annotations
 
+import ctypes
 import struct
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -119,7 +121,8 @@ class CudaRows(Rows):
             counts=cp.zeros((rows, ceil_div(limits.vocab, 2) * 2), cp.uint16),
             pool=cp.zeros((rows, limits.context + 1), cp.int32),
         )
-        self._logprobs: Ints = np.full(rows, -1, np.int32)
+        self._reporting: dict[int, int] = {}
+        """Alternatives to report, of the rows that want log-probabilities."""
         self._blocks: Ints = np.zeros((rows, width), np.int32)
         self._starts: dict[int, tuple[Ints, RowSampling]] = {}
         self._granted: dict[int, tuple[int, int]] = {}
@@ -134,7 +137,9 @@ class CudaRows(Rows):
         if len(sampling.bias_ids) > MAX_BIASES or len(sampling.stop_ids) > MAX_STOPS:
             raise EngineFault(f"A row holds at most {MAX_BIASES} biases and {MAX_STOPS} stop ids.")
         self._starts[row] = np.asarray(tokens, np.int32), sampling
-        self._logprobs[row] = sampling.logprobs
+        self._reporting.pop(row, None)
+        if sampling.logprobs >= 0:
+            self._reporting[row] = sampling.logprobs
 
     def grant(self, row: int, first: int, blocks: Sequence[int]) -> None:
         end = first + len(blocks)
@@ -171,8 +176,7 @@ class CudaRows(Rows):
     def begin(self, batch: StepBatch) -> CudaStep:
         self._stream.use()
         staged = stage(batch, self.limits.rows, self._shares, self._fixed, self._few)
-        sampled = batch.rows if staged.drawn == len(batch.rows) else batch.rows[batch.samples]
-        step = self._step(staged, int(self._logprobs[sampled].max(initial=-1)))
+        step = self._step(staged, self._reports(batch))
         runs = self._edits()
         counted = self._counted()
         if counted:
@@ -187,6 +191,13 @@ class CudaRows(Rows):
         if counted:
             count_tokens(self._device, starts, self.state.pool, self.state.counts)
         return step
+
+    def _reports(self, batch: StepBatch) -> int:
+        """Alternatives to report beside the tokens that a step draws; -1: no row wants log-probabilities."""
+        asked = self._reporting
+        if not asked:
+            return -1
+        return max((asked.get(row, -1) for row in batch.rows[batch.samples].tolist()), default=-1)
 
     def _step(self, staged: Staged, reports: int) -> CudaStep:
         """The arrays of a step: the same ones for equal sizes, as long as no buffer moves.
@@ -241,22 +252,18 @@ class CudaRows(Rows):
 
     def _send(self, runs: Sequence[Run]) -> None:
         """Enqueue the copy of all runs; they do not overlap, so their order is free."""
+        runs = [run for run in runs if run[1].size]
         table: list[int] = []
-        pieces: list[NDArray[np.uint32]] = []
         size = 0
         for address, words in runs:
-            if words.size:
-                table += address & 0xFFFFFFFF, address >> 32, size, words.size
-                pieces.append(words.view(np.uint32))
-                size += words.size
-        needed = 4 * (len(table) + size)
-        if self._ring.size < needed:
+            table += address & 0xFFFFFFFF, address >> 32, size, words.size
+            size += words.size
+        data = b"".join([array("I", table), *(words.data for _, words in runs)])
+        if self._ring.size < len(data):
             cp.cuda.get_current_stream().synchronize()  # the GPU may still read the old one
-            self._ring = PinnedRing(2 * needed)
+            self._ring = PinnedRing(2 * len(data))
         index, memory = self._ring.take()
-        buffer = np.frombuffer(memory, np.uint32, needed // 4)
-        buffer[: len(table)] = table
-        np.concatenate(pieces, out=buffer[len(table) :])
+        ctypes.memmove(memory.ptr, data, len(data))
         for first in range(0, len(table), RUN_WORDS * MOST_RUNS):
             part = table[first : first + RUN_WORDS * MOST_RUNS]
             places = memory.ptr + 4 * first, memory.ptr + 4 * len(table)
@@ -266,26 +273,13 @@ class CudaRows(Rows):
 
 def sampling_words(sampling: RowSampling) -> Ints:
     """The row's state as sample.cu reads it: six floats, then integers."""
-    return np.frombuffer(
-        _SAMPLING.pack(
-            sampling.temperature,
-            sampling.top_p,
-            sampling.min_p,
-            sampling.repetition_penalty,
-            sampling.presence_penalty,
-            sampling.frequency_penalty,
-            sampling.top_k,
-            sampling.prompt_length,
-            sampling.min_length,
-            sampling.choice,
-            sampling.seed & 0xFFFFFFFF,
-            sampling.seed >> 32,
-            len(sampling.bias_ids),
-            len(sampling.stop_ids),
-            penalises(sampling),
-        ),
-        np.int32,
-    )
+    s = sampling
+    packed = _SAMPLING.pack(
+        s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.presence_penalty, s.frequency_penalty,
+        s.top_k, s.prompt_length, s.min_length, s.choice, s.seed & 0xFFFFFFFF, s.seed >> 32,
+        len(s.bias_ids), len(s.stop_ids), penalises(s),
+    )  # fmt: skip
+    return np.frombuffer(packed, np.int32)
 
 
 def penalises(sampling: RowSampling) -> bool:
@@ -293,7 +287,7 @@ def penalises(sampling: RowSampling) -> bool:
     return bool(sampling.repetition_penalty != 1.0 or sampling.presence_penalty or sampling.frequency_penalty)
 
 
-def _place(array: Any, row: int, column: int = 0) -> int:
+def _place(state: Any, row: int, column: int = 0) -> int:
     """Address of an entry of a (rows, N) array of 32-bit words."""
-    address: int = array.data.ptr + 4 * (row * array.shape[1] + column)
+    address: int = state.data.ptr + 4 * (row * state.shape[1] + column)
     return address

@@ -1,8 +1,14 @@
-"""Products of 1 to 8 tokens in chains of equal launches, with the norm where a layer has it."""
+"""Products of 1 to 8 tokens in chains of equal launches, with the norm where a layer has it; and whole bodies of one token.
+
+Run on a GPU from the repository root: python3 -m benchmarks.variants.few OUT.json [7b 3b 0.5b] [1 2 4 8] [bodies]
+`bodies` times bodies instead: as measured, and with every product of few tokens brought by the copy engine.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +17,17 @@ import cupy as cp
 
 from benchmarks.bench_linears import POOL, SHAPES, read_us, spread
 from benchmarks.chain import chain_us, random_bits
-from benchmarks.variants.plans import FEW
+from benchmarks.qwen_shapes import MODELS
+from benchmarks.random_models import random_model
+from benchmarks.variants.plans import BOXES, FEW, LONG_ROWS, box_plan, long_rows_plan, units
+from benchmarks.variants.steps import body_us
 from benchmarks.variants.table import Table
+from llmrs_cli.engine.backends.cuda import CudaBackend
+from llmrs_cli.kernels import linear_rows, linear_small
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.loader import CubinCache, default_cache
+
+CONTEXT = 320
 
 
 def source_of(pool: Any, m: int, k: int, normed: bool) -> dict[str, Any]:
@@ -24,10 +37,10 @@ def source_of(pool: Any, m: int, k: int, normed: bool) -> dict[str, Any]:
     return {"residual": residual, "norm": cp.ones(k, cp.float32), "eps": 1e-6}
 
 
-def time_shape(table: Table, device: CudaDevice, pool: Any, name: str) -> None:
+def time_shape(table: Table, device: CudaDevice, pool: Any, name: str, sizes: list[int]) -> None:
     rows, k, epilogue, normed = SHAPES[name]
     floor, weights = read_us(device, pool, name), spread(pool, rows, k)
-    for m in (1, 2):
+    for m in sizes:
         n = rows // 2 if epilogue == "silu" else rows
         out = cp.zeros((m, n), cp.float32 if epilogue in ("add", "logits") else cp.uint16)
         source = source_of(pool, m, k, normed)
@@ -39,11 +52,63 @@ def time_shape(table: Table, device: CudaDevice, pool: Any, name: str) -> None:
                 table.add(f"{name} M={m}", variant, us, f"{floor / us:.0%} of a read")
 
 
+def settings(device: CudaDevice) -> Iterator[tuple[str, dict[Any, Callable[..., Any]]]]:
+    """Labels, and what takes the place of `default_plan` in which module."""
+    yield "as measured", {}
+
+    def boxes(box: tuple[int, int, int]) -> Callable[..., Any]:
+        return lambda n, k, *_: box_plan(device, n, k, *box)
+
+    def rows(long: tuple[int, int, int]) -> Callable[..., Any]:
+        return lambda n, k, *_: long_rows_plan(device, n, k, *long)
+
+    for box in BOXES:
+        yield f"boxes {box}", {linear_small: boxes(box)}
+    for long in LONG_ROWS:
+        yield f"long rows {long}", {linear_rows: rows(long)}
+        yield f"boxes {BOXES[2]}, long rows {long}", {linear_small: boxes(BOXES[2]), linear_rows: rows(long)}
+
+
+@contextmanager
+def planned(plans: dict[Any, Callable[..., Any]]) -> Iterator[None]:
+    """With other plans by default."""
+    before = {module: module.default_plan for module in plans}
+    for module, plan in plans.items():
+        module.default_plan = plan
+    try:
+        yield
+    finally:
+        for module, plan in before.items():
+            module.default_plan = plan
+
+
+def time_bodies(table: Table, name: str, sizes: list[int]) -> None:
+    first = CudaBackend(0)
+    first.device.build(units(first.device))
+    model = random_model(first, name, CONTEXT + 1)
+    for tokens in sizes:
+        for label, plans in settings(first.device):
+            with planned(plans):
+                backend = CudaBackend(0)
+                backend._bf16 = True
+                table.add(f"{name} body T={tokens}", label, body_us(backend, model, name, tokens, CONTEXT))
+                backend.close()
+            cp.get_default_memory_pool().free_all_blocks()
+
+
 def main() -> None:
-    table = Table(Path(sys.argv[1]))
+    table, words = Table(Path(sys.argv[1])), sys.argv[2:]
+    sizes = [int(word) for word in words if word.isdigit()]
+    names = [word for word in words if word in MODELS] or list(MODELS)
+    if "bodies" in words:
+        for name in names:
+            time_bodies(table, name, sizes or [1])
+        return
     device, pool = CudaDevice(0, CubinCache(default_cache())), random_bits(POOL)
-    for name in SHAPES:
-        time_shape(table, device, pool, name)
+    device.build(units(device))
+    for shape in SHAPES:
+        if shape.split()[0].lower() in names:
+            time_shape(table, device, pool, shape, sizes or [1, 2])
 
 
 if __name__ == "__main__":

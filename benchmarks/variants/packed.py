@@ -1,6 +1,7 @@
 """Whole bodies of a step with 4-bit weights as recorded graphs: widened, packed, and packed with other plans.
 
-Run on a GPU from the repository root: python3 -m benchmarks.variants.packed OUT.json [7b 0.5b]
+Run on a GPU from the repository root: python3 -m benchmarks.variants.packed OUT.json [7b 0.5b] [1 64 …] [chains]
+`chains` times the products of up to 8 tokens instead, each in a chain of its own, and says by what share of a read.
 Groups of 128 and float16, as AWQ checkpoints have them; codes are random. `packed` is what `packed_plans` says; a setting
 that wins over it at its sizes belongs there.
 """
@@ -11,12 +12,26 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cupy as cp
 
-from benchmarks.bench_packed import GROUP, STREAMS, TILES, matrices, stream_label
+from benchmarks.bench_linears import SHAPES
+from benchmarks.bench_packed import (
+    BF16,
+    GROUP,
+    TILES,
+    enough,
+    few,
+    matrices,
+    read_us,
+    stream_label,
+    stream_plans,
+)
+from benchmarks.chain import chain_us
+from benchmarks.qwen_shapes import MODELS
 from benchmarks.random_models import random_model
 from benchmarks.variants.steps import body_us
 from benchmarks.variants.table import Table
@@ -24,10 +39,11 @@ from llmrs_cli.engine.backends.cuda import CudaBackend
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.cuda_packed import PackedLinear
 from llmrs_cli.engine.backends.handles import LayerWeights, Linear, ModelWeights
-from llmrs_cli.kernels import packed_plans, packed_wide_plans
+from llmrs_cli.kernels import packed_plans, packed_small, packed_wide_plans
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_large import TilePlan
-from llmrs_cli.kernels.packed_small import StreamPlan
 
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 512, 1024, 2048)
 """Tokens of a step; more than 128 are 64 that decode and a prompt's chunk."""
@@ -67,8 +83,7 @@ def settings(device: Any, tokens: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Labels and what they replace in `packed_plans`."""
     yield "packed", {}
     if tokens <= 8:
-        for tiles, warps, stages in STREAMS:
-            plan = StreamPlan(device.multiprocessors, warps, tiles, stages, room=220 << 10)
+        for plan in stream_plans(device):
             yield stream_label(plan), {"stream_plan": always(plan)}
     else:
         if tokens <= packed_wide_plans.MOST_TOKENS:
@@ -102,9 +117,31 @@ def time_body(
     cp.get_default_memory_pool().free_all_blocks()
 
 
+def time_chains(table: Table, names: list[str], sizes: list[int]) -> None:
+    """Products of up to 8 tokens."""
+    device = CudaDevice(0, CubinCache(default_cache()))
+    device.build(list({packed_small.unit(BF16, GROUP, plan) for plan in stream_plans(device)}))
+    for shape, (rows, k, _, _) in SHAPES.items():
+        if "head" in shape or shape.split()[0].lower() not in names:
+            continue
+        layout = Layout(rows, k, GROUP)
+        held = matrices(layout, enough(layout))
+        floor = read_us(device, held)
+        table.add(f"{shape} read", "read_all", floor)
+        for m in sizes:
+            for run in few(device, shape, layout, m):
+                us = chain_us([partial(run.launch, weight) for weight in held])
+                table.add(f"{shape} M={m}", run.plan, us, f"{floor / us:.0%} of a read")
+
+
 def main() -> None:
-    table = Table(Path(sys.argv[1]))
-    for name in sys.argv[2:] or ("7b", "0.5b"):
+    table, words = Table(Path(sys.argv[1])), sys.argv[2:]
+    sizes = [int(word) for word in words if word.isdigit()]
+    names = [word for word in words if word in MODELS]
+    if "chains" in words:
+        time_chains(table, names or list(MODELS), sizes or [1, 2, 4, 8])
+        return
+    for name in names or ("7b", "0.5b"):
         dense = random_model(CudaBackend(0), name, 4096)
         layers = [
             replace(
@@ -118,7 +155,7 @@ def main() -> None:
         ]
         wide = replace(dense, layers=tuple(layers), embedding=replace(dense.embedding, bf16=False))  # type: ignore[type-var]
         narrow = packed_model(wide)
-        for tokens in SIZES:
+        for tokens in sizes or SIZES:
             time_body(table, wide, name, tokens, "widened", set())
             for label, changes in settings(CudaBackend(0).device, tokens):
                 with planned(**changes):

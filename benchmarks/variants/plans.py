@@ -7,11 +7,65 @@ from dataclasses import replace
 from typing import Any
 
 from llmrs_cli.kernels import attend_decode, attend_few, linear_rows, linear_small
+from llmrs_cli.kernels.catalog import HOPPER
 from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.linear_rows import RowsPlan
+from llmrs_cli.kernels.linear_rows import default_plan as default_rows
+from llmrs_cli.kernels.linear_small import SmallPlan
+from llmrs_cli.kernels.linear_small import default_plan as default_small
 from llmrs_cli.kernels.loader import Unit
 
 Few = Callable[..., bool]
 """(device, m, epilogue, weight, out, **source): enqueues and is True, or cannot serve M tokens and is False."""
+
+
+BOXES = [(2, 8, 3), (2, 8, 4), (2, 8, 6), (2, 16, 3), (4, 8, 3), (4, 8, 6), (4, 4, 6), (1, 8, 6), (1, 16, 6)]
+"""Tiles, warps and steps of `linear_small` where the copy engine brings boxes of rows."""
+LONG_ROWS = [
+    (16, 256, 6),
+    (16, 256, 12),
+    (16, 512, 3),
+    (16, 512, 6),
+    (8, 1024, 3),
+    (8, 1024, 6),
+    (16, 1024, 3),
+]
+"""Warps, values of K and steps of `linear_rows` where it brings pieces of rows."""
+
+
+def box_plan(device: CudaDevice, n: int, k: int, tiles: int, warps: int, depth: int) -> SmallPlan:
+    plan = default_small(n, k, device.multiprocessors, device.shared_limit)
+    return replace(plan, tiles=tiles, warps=warps, split=min(plan.split, warps), depth=depth, bulk=True)
+
+
+def long_rows_plan(device: CudaDevice, n: int, k: int, warps: int, chunk: int, depth: int) -> RowsPlan:
+    """Split as evenly as it can be while a warp's slice is more than half a step."""
+    plan = replace(default_rows(n, k, device.multiprocessors, warps, depth), chunk=chunk, bulk=True)
+    splits = [1, *(split for split in (2, 4, 8, 16) if split <= warps and 2 * k > split * chunk)]
+    plans = [replace(plan, split=split) for split in splits]
+    return max(plans, key=lambda plan: round(linear_rows.balance(plan, n, k), 2))
+
+
+def _boxes(tiles: int, warps: int, depth: int) -> Few:
+    def run(device: CudaDevice, m: int, epilogue: Any, weight: Any, out: Any, **source: Any) -> bool:
+        if device.loader.arch != HOPPER or m > linear_small.MAX_TOKENS:
+            return False
+        plan = box_plan(device, *weight.shape, tiles, warps, depth)
+        linear_small.linear_small(device, True, plan, epilogue, weight, out, **source)
+        return True
+
+    return run
+
+
+def _long_rows(warps: int, chunk: int, depth: int) -> Few:
+    def run(device: CudaDevice, m: int, epilogue: Any, weight: Any, out: Any, **source: Any) -> bool:
+        if device.loader.arch != HOPPER or m > linear_rows.MAX_TOKENS:
+            return False
+        plan = long_rows_plan(device, *weight.shape, warps, chunk, depth)
+        linear_rows.linear_rows(device, True, plan, epilogue, weight, out, **source)
+        return True
+
+    return run
 
 
 def _ring(held: int, depth: int = linear_small.DEEP, tiles: int = 2) -> Few:
@@ -19,7 +73,7 @@ def _ring(held: int, depth: int = linear_small.DEEP, tiles: int = 2) -> Few:
         if m > (linear_small.MAX_NORM_TOKENS if "norm" in source else linear_small.MAX_TOKENS):
             return False
         n, k = weight.shape
-        plan = linear_small.default_plan(n, k, device.multiprocessors, device.shared_limit)
+        plan = default_small(n, k, device.multiprocessors, device.shared_limit)
         plan = replace(plan, held=held, depth=depth, tiles=tiles)
         if linear_small.shared_bytes(plan, m, k, "norm" in source) > device.shared_limit:
             return False
@@ -32,7 +86,7 @@ def _ring(held: int, depth: int = linear_small.DEEP, tiles: int = 2) -> Few:
 def _rows(warps: int, depth: int, blocks: int = 1, split: int = 0) -> Few:
     def run(device: CudaDevice, m: int, epilogue: Any, weight: Any, out: Any, **source: Any) -> bool:
         n, k = weight.shape
-        plan = linear_rows.default_plan(n, k, blocks * device.multiprocessors, warps, depth)
+        plan = default_rows(n, k, blocks * device.multiprocessors, warps, depth)
         plan = replace(plan, resident=2 * blocks, split=split or plan.split, at_once=blocks)
         if (
             m > linear_rows.MAX_TOKENS
@@ -52,6 +106,8 @@ FEW: dict[str, Few] = {
     "rows, 6 ahead": _rows(16, 6),
     **{f"rows, 6 ahead, split {split}": _rows(16, 6, split=split) for split in (1, 2, 4, 8, 16)},
     "rows, 2 blocks of 8 warps": _rows(8, 4, blocks=2),
+    **{f"boxes, tiles {t}, {w} warps, {d} steps": _boxes(t, w, d) for t, w, d in BOXES},
+    **{f"long rows of {c}, {w} warps, {d} steps": _long_rows(w, c, d) for w, c, d in LONG_ROWS},
 }
 
 
@@ -61,6 +117,12 @@ def units(device: CudaDevice) -> list[Unit]:
     for warps, depth, blocks in ((16, 4, 1), (16, 6, 1), (8, 4, 2)):
         plan = linear_rows.RowsPlan(1, 1, warps, depth, 2 * blocks)
         few += [linear_rows.unit(True, tokens, plan) for tokens in (1, 2)]
+    if device.loader.arch == HOPPER:
+        few += [linear_small.unit(True, box_plan(device, 8, 512, *box)) for box in BOXES]
+        for long in LONG_ROWS:
+            few += [
+                linear_rows.unit(True, tokens, long_rows_plan(device, 8, 512, *long)) for tokens in (1, 2)
+            ]
     attention = [attend_decode.unit(True, d) for d in (64, 128)]
     attention += [attend_few.unit(True, d, attend_few.default_plan(d, 1, little=False)) for d in (64, 128)]
     return list(dict.fromkeys([*few, *attention]))

@@ -95,6 +95,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     // The copies run ahead of the products, with their own place: step `load_step` of rows `load_row`.
     int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
 #if BULK
+    if (lane == 0) prefetch_map(map);
     Ring ring(shared_address(rings), WARPS, warp, slot_bytes, p.early);
     auto copy_weights = [&]() {
         const u32 bytes = load_row < load_end ? box * LINE : 0;  // what lies beyond W comes as zeros

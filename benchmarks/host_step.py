@@ -1,4 +1,4 @@
-"""What a step costs on the host: planning, staging, launching, reading, committing; with a GPU that only pretends.
+"""What a step costs on the host, and what lies before a prompt's first launch; with a GPU that only pretends.
 
 Run from the repository root: python3 -m benchmarks.host_step [OUT.json]
 The engine, the scheduler, the runner and the CUDA backend's staging are the real ones; recorded graphs and
@@ -28,6 +28,10 @@ from llmrs_cli.engine.weights.random import random_checkpoint
 from tests.helpers.fake_cuda import cuda_backend
 
 PROMPT, WARM, STEPS = 256, 40, 300
+LONG, PROMPTS = 1200, 60
+"""Tokens of a prompt that comes to an idle engine, and how many such are timed."""
+EMPTIED = 48 << 20
+"""Bytes that are written before each of them, since the host's caches hold other things by then."""
 ROWS = (1, 64, 256)
 PARTS = ("plan", "launch", "wait", "commit")
 
@@ -44,7 +48,7 @@ def spec() -> ModelSpec:
             "num_attention_heads": 2,
             "num_key_value_heads": 2,
             "vocab_size": 1024,
-            "max_position_embeddings": 1024,
+            "max_position_embeddings": 2048,
             "rms_norm_eps": 1e-6,
             "tie_word_embeddings": True,
         },
@@ -56,7 +60,7 @@ def spec() -> ModelSpec:
 def engine_of(rows: int) -> Iterator[Engine]:
     with cuda_backend() as backend:
         backend.device.computes = False
-        engine = open_engine(random_checkpoint(spec()), backend, context=1024, rows=rows)
+        engine = open_engine(random_checkpoint(spec()), backend, context=2048, rows=rows)
         engine._clock = time.thread_time  # other processes do not count
         yield engine
         engine.close()
@@ -89,6 +93,37 @@ def decode(rows: int, profiled: bool = False) -> dict[str, float]:
         return found | {"step": round(seconds / STEPS * 1e6, 1)}
 
 
+def first() -> dict[str, float]:
+    """Median microseconds from a prompt's submit to the launch of its body, and until its first step is launched."""
+    with engine_of(ROWS[-1]) as engine:
+        backend: Any = engine._runner._backend  # type: ignore[attr-defined]
+        run, launches = backend.run, list[float]()
+
+        def timed(*asked: Any) -> Any:
+            launches.append(time.thread_time())
+            return run(*asked)
+
+        backend.run = timed
+        params, found, junk = SamplingParams(max_tokens=2, temperature=0.8), [], bytearray(EMPTIED)
+        for i in range(PROMPTS):
+            request = Request(f"r{i}", tuple((i * 331 + j * 31) % 1024 for j in range(LONG)), params)
+            junk[:] = bytes(EMPTIED)
+            launches.clear()
+            times = [time.thread_time()]
+            engine.submit(request)
+            times.append(time.thread_time())
+            engine.step()
+            times += launches[0], time.thread_time()
+            found.append([(time - times[0]) * 1e6 for time in times[1:]])
+            while engine.has_work:
+                engine.step()
+        names = "submitted", "body launched", "step launched"
+        return {
+            name: round(statistics.median(column), 1)
+            for name, column in zip(names, zip(*found[PROMPTS // 4 :], strict=True), strict=True)
+        }
+
+
 def threaded(rows: int) -> float:
     """Microseconds a step through EngineThread, its queue and its sinks."""
     with engine_of(rows) as engine:
@@ -114,9 +149,11 @@ def main() -> None:
         decode(int(sys.argv[2]), profiled=True)
         return
     found: dict[str, Any] = {
-        "what": "host microseconds of a decode step, sampled, without a driver; medians of 300 steps",
+        "what": "host microseconds without a driver: of a decode step, sampled, medians of 300 steps; and since submit,"
+        " of a prompt that comes to an idle engine and cold caches",
         "machine": platform.processor() or platform.machine(),
         "python": platform.python_version(),
+        f"first step of {LONG} tokens": first(),
         "rows": {str(rows): decode(rows) | {"threaded step": threaded(rows)} for rows in ROWS},
     }
     print(json.dumps(found, indent=1))

@@ -229,7 +229,7 @@ class Engine:
         for event in events:
             if event.finish is not None:
                 del self._open[event.request_id]
-        if self._grammars is not None:
+        if self._grammars is not None and not self._grammars.masks.idle:
             events = [self._grammars.masks.take(event) for event in events]
         self._recorder.gave(events, self._clock())
         self._events += events

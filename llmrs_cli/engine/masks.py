@@ -133,6 +133,11 @@ class Masks:
         way = self._ways[request_id] = _Way(matcher)
         self._follow(way, ())
 
+    @property
+    def idle(self) -> bool:
+        """No sequence follows a grammar."""
+        return not self._ways
+
     def take(self, event: TokenEvent) -> TokenEvent:
         """A sequence has gone on, or ended; the event, which says so if it was the grammar that ended it."""
         way = self._ways.get(event.request_id)

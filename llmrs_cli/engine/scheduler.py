@@ -32,6 +32,7 @@ from collections import deque
 from collections.abc import Collection
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from itertools import islice
 from operator import attrgetter
 
@@ -43,6 +44,8 @@ from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.errors import RequestError
 
 _age = attrgetter("arrival")
+ROOTS = 64
+"""Salts whose roots are remembered."""
 NUMERIC = "numeric"
 NUMERIC_FAULT = "The model's output for this request was not a number."
 
@@ -78,7 +81,7 @@ class Scheduler:
         self.limits = limits
         self.pool = BlockPool(limits.blocks)
         self.preemptions = 0
-        self._identity = model, kv_dtype
+        self._root = lru_cache(ROOTS)(partial(root_key, model, kv_dtype))
         self._sequences: dict[str, Sequence] = {}
         """Every unfinished one; each is in exactly one of the next two."""
         self._waiting: list[Sequence] = []
@@ -119,7 +122,7 @@ class Scheduler:
         if request.id in self._sequences:
             raise RequestError(f"A request with id {request.id!r} is running.", param="id")
         self._arrivals += 1
-        root = root_key(*self._identity, request.salt)
+        root = self._root(request.salt)
         end = self.limits.end_of(request)
         sequence = Sequence(request, self._arrivals, end, self.limits.block_size, root)
         self._sequences[request.id] = sequence

@@ -66,8 +66,7 @@ def in_tiles(tokens: int) -> int:
     return ceil_div(tokens, FIXED_TOKENS) * FIXED_TOKENS
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(NamedTuple):
     """What the length of every section, and of what is read of it, follows from."""
 
     rows: int
@@ -150,7 +149,8 @@ def stage(batch: StepBatch, rows: int, shares: int, fixed: bool = False, few: Se
     counts, count = batch.counts, len(batch.counts)
     ends = sums(counts)
     total = int(ends[-1])
-    drawn, scored = int(np.count_nonzero(batch.samples)), int(np.add.reduce(batch.scored))
+    drawn = int(np.count_nonzero(batch.samples))
+    scored = int(np.add.reduce(batch.scored)) if np.count_nonzero(batch.scored) else 0
     tokens = in_tiles(total) if fixed else padded(total)
     sizes = Sizes(rows, tokens, _samples(drawn, total, tokens), scored)
     at, length = cuts(sizes)

@@ -35,7 +35,8 @@ LONG_ROWS = [
 
 def box_plan(device: CudaDevice, n: int, k: int, tiles: int, warps: int, depth: int) -> SmallPlan:
     plan = default_small(n, k, device.multiprocessors, device.shared_limit)
-    return replace(plan, tiles=tiles, warps=warps, split=min(plan.split, warps), depth=depth, bulk=True)
+    split = min(plan.split, warps)
+    return replace(plan, tiles=min(tiles, 2 * split), warps=warps, split=split, depth=depth, bulk=True)
 
 
 def long_rows_plan(device: CudaDevice, n: int, k: int, warps: int, chunk: int, depth: int) -> RowsPlan:
@@ -50,7 +51,10 @@ def _boxes(tiles: int, warps: int, depth: int) -> Few:
     def run(device: CudaDevice, m: int, epilogue: Any, weight: Any, out: Any, **source: Any) -> bool:
         if device.loader.arch != HOPPER or m > linear_small.MAX_TOKENS:
             return False
-        plan = box_plan(device, *weight.shape, tiles, warps, depth)
+        plan, together = box_plan(device, *weight.shape, tiles, warps, depth), 16 if epilogue == "silu" else 1
+        _, taken = linear_small.box_ring(plan, m, *weight.shape, "norm" in source, together)
+        if taken > device.shared_limit:
+            return False
         linear_small.linear_small(device, True, plan, epilogue, weight, out, **source)
         return True
 

@@ -200,6 +200,10 @@ def linear_small(
     if m > (MAX_NORM_TOKENS if normed else MAX_TOKENS) or k % 8 or weight.size >= 2**32 or n > MAX_ROWS:
         raise EngineFault(f"linear_small cannot serve {m} tokens of ({n}, {k}).")
     name = f"{'norm_' if normed else ''}linear{_padded(m)}_{epilogue}"
+    if plan.tiles > 2 * plan.split:
+        raise EngineFault(
+            f"linear_small has too few warps along K to add up {16 * plan.tiles} rows at a time."
+        )
     together = 16 if epilogue == "silu" else 1
     turns, share = passes(plan, n, together)
     if plan.bulk:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,12 +18,14 @@ from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 from llmrs_cli.engine.weights.convert import convert
 from llmrs_cli.engine.weights.load import load_model
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small, packed_wide_plans
+from llmrs_cli.kernels.bulk_ring import BULK_ROOM
 from llmrs_cli.kernels.dequantise import dequantise
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
 from llmrs_cli.kernels.marlin_layout import Layout, pack, tile_group
 from llmrs_cli.kernels.packed4 import Packed4Matrix
 from llmrs_cli.kernels.packed_large import packed_large as large
+from llmrs_cli.kernels.packed_small import StreamPlan
 from llmrs_cli.kernels.packed_small import packed_small as small
 from llmrs_cli.kernels.repack import Part, compare, repack, stack, widen
 from llmrs_cli.kernels.scratch import Scratch
@@ -64,14 +67,21 @@ def room(partials: int, arrivals: int) -> Scratch:
 
 
 def run(
-    device: CudaDevice, bf16: bool, case: Case, epilogue: Epilogue, out: Any, x: Any, bias: Any = None
+    device: CudaDevice,
+    bf16: bool,
+    case: Case,
+    epilogue: Epilogue,
+    out: Any,
+    x: Any,
+    bias: Any = None,
+    stream: StreamPlan | None = None,
 ) -> None:
-    """The kernel that the plans choose for so many tokens."""
+    """The kernel that the plans choose for so many tokens; `stream` in place of theirs for few."""
     m, layout = len(x), case.matrix.layout
     deep, hopper = device.shared_limit >= DEEP_SHARED, device.loader.arch == packed_plans.HOPPER
     if m <= packed_small.MAX_TOKENS:
-        stream = packed_plans.stream_plan(device.multiprocessors, layout.group, deep, hopper)
-        small(device, bf16, stream, epilogue, case.matrix, out, x=x, bias=bias)
+        own = packed_plans.stream_plan(device.multiprocessors, layout.group, deep, hopper)
+        small(device, bf16, stream or own, epilogue, case.matrix, out, x=x, bias=bias)
     else:
         tiles = packed_plans.tile_plan(device.multiprocessors, m, layout.group, deep, hopper)
         scratch = room(*packed_large.scratch_sizes(tiles, layout, m))
@@ -96,6 +106,44 @@ def test_products_are_exact_to_float32(device: CudaDevice, bf16: bool, n: int, k
         stored = cp.full((m, n), 0x7FFF, cp.uint16)
         run(device, bf16, case, "store", stored, x, cp.asarray(bias))
         assert error(widened(stored, bf16), wanted) < rounding(bf16), f"{m} tokens"
+
+
+def bulk_plans(device: CudaDevice) -> list[StreamPlan]:
+    sizes = [(12, 2, 7), (16, 2, 5), (8, 4, 5), (16, 1, 3)]
+    return [StreamPlan(device.multiprocessors, *size, BULK_ROOM, bulk=True) for size in sizes]
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize(("n", "k", "group"), [*SHAPES, (3584, 18944, 128), (37888, 3584, 128)])
+def test_no_bit_depends_on_who_brings_the_weights(
+    hopper: CudaDevice, bf16: bool, n: int, k: int, group: int
+) -> None:
+    case = Case(n, k, group)
+    by_threads = [replace(plan, bulk=False, stages=2, room=160 << 10) for plan in bulk_plans(hopper)]
+    for m in (1, 2, 5, 8):
+        x, _ = case.x(m, bf16)
+        for plans in zip(by_threads, bulk_plans(hopper), strict=True):
+            wanted, *found = (cp.full((m, n), np.nan, cp.float32) for _ in range(4))
+            run(hopper, bf16, case, "logits", wanted, x, stream=plans[0])
+            for out in found:  # more than once: copies race as they like
+                run(hopper, bf16, case, "logits", out, x, stream=plans[1])
+                assert (out == wanted).all(), (m, plans[1])
+
+
+@pytest.mark.parametrize("m", [1, 3, 8])
+@pytest.mark.parametrize("epilogue", ["store", "silu", "logits"])
+def test_nor_does_a_bit_after_a_norm(hopper: CudaDevice, m: int, epilogue: Epilogue) -> None:
+    case, rng = Case(9728, 896, 128), np.random.default_rng(m)
+    residual = cp.asarray(rng.standard_normal((m, 896)).astype(np.float32))
+    norm = cp.asarray(rng.standard_normal(896).astype(np.float32))
+    columns = 4864 if epilogue == "silu" else 9728
+    for bulk in bulk_plans(hopper):
+        outs = []
+        for plan in (replace(bulk, bulk=False, stages=2), bulk):
+            out = cp.zeros((m, columns), cp.float32 if epilogue == "logits" else cp.uint16)
+            small(hopper, False, plan, epilogue, case.matrix, out, residual=residual, norm=norm, eps=1e-6)
+            outs.append(out)
+        assert (outs[0] == outs[1]).all()
 
 
 @pytest.mark.parametrize("bf16", TYPES)

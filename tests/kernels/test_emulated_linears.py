@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.packed import bf16_to_f32, f32_to_bf16
+from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import linear_rows, linear_small
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.helpers.emulate import EmulatedDevice, host
+from tests.helpers.launches import plain_maps
 
 Product = Callable[..., None]
 
@@ -22,29 +26,47 @@ def gpu(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDevice:
     return EmulatedDevice(tmp_path_factory.mktemp("emulated"))
 
 
-def rows_product(gpu: EmulatedDevice, n: int, k: int, m: int) -> Product:
-    plan = linear_rows.default_plan(n, k, 3, warps=4, depth=3)
-    return lambda *args, **more: linear_rows.linear_rows(gpu, True, plan, *args, **more)
+@pytest.fixture(autouse=True, scope="module")
+def maps() -> Iterator[None]:
+    with plain_maps():
+        yield
 
 
-def small_product(gpu: EmulatedDevice, n: int, k: int, m: int) -> Product:
+def by_rows(gpu: EmulatedDevice, n: int, k: int, bf16: bool = True, **changes: Any) -> Product:
+    plan = replace(linear_rows.default_plan(n, k, 3, warps=4, depth=3), **changes)
+    return lambda *args, **more: linear_rows.linear_rows(gpu, bf16, plan, *args, **more)
+
+
+def by_tiles(gpu: EmulatedDevice, n: int, k: int, bf16: bool = True, **changes: Any) -> Product:
     blocks, split = min(3, -(-n // 8)), 4 if k >= 256 else 1
     plan = linear_small.SmallPlan(blocks, split, warps=4, tiles=1, depth=3, resident=1, held=3)
-    return lambda *args, **more: linear_small.linear_small(gpu, True, plan, *args, **more)
+    return lambda *args, **more: linear_small.linear_small(gpu, bf16, replace(plan, **changes), *args, **more)
 
 
-MAKERS = {"rows": rows_product, "small": small_product}
+MAKERS: dict[str, Callable[..., Product]] = {
+    "rows": by_rows,
+    "rows in bulk": partial(by_rows, bulk=True),
+    "long rows in bulk": partial(by_rows, bulk=True, depth=2, chunk=512),
+    "small": by_tiles,
+    "boxes": partial(by_tiles, bulk=True),
+    "tall boxes": partial(by_tiles, bulk=True, tiles=2, depth=7),
+    "taller boxes": partial(by_tiles, bulk=True, tiles=4, split=2, depth=4),
+}
+SHAPES = [(48, 264), (161, 96), (16, 24), (640, 40), (16, 2640)]
 CASES = [
-    (kind, n, k, m)
-    for kind, sizes in (("rows", (1, 2)), ("small", (1, 8)))
-    for n, k in ((48, 264), (161, 96), (16, 24), (640, 40), (16, 2640))
-    for m in sizes
+    *((kind, n, k, m) for kind in list(MAKERS)[:3] for n, k in SHAPES for m in (1, 2)),
+    *((kind, n, k, m) for kind in list(MAKERS)[3:] for n, k in SHAPES for m in (1, 8)),
+    ("boxes", 40, 4104, 3),
+    ("tall boxes", 56, 4096, 7),
+    ("boxes", 100, 72, 16),
 ]
+"""Weights of odd sizes; x that a block holds whole, and by steps."""
 
 
-def bits(values: NDArray[Any]) -> tuple[Any, NDArray[np.float64]]:
-    narrow = f32_to_bf16(values.astype(np.float32))
-    return host(narrow), bf16_to_f32(narrow).astype(np.float64)
+def bits(values: NDArray[Any], bf16: bool = True) -> tuple[Any, NDArray[np.float64]]:
+    wide = values.astype(np.float32)
+    narrow = f32_to_bf16(wide) if bf16 else wide.astype(np.float16).view(np.uint16)
+    return host(narrow), (bf16_to_f32(narrow) if bf16 else narrow.view(np.float16)).astype(np.float64)
 
 
 def error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
@@ -54,7 +76,7 @@ def error(found: NDArray[Any], wanted: NDArray[Any]) -> float:
 @pytest.mark.parametrize(("kind", "n", "k", "m"), CASES)
 def test_every_epilogue(gpu: EmulatedDevice, kind: str, n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(n + k + m)
-    product = MAKERS[kind](gpu, n, k, m)
+    product = MAKERS[kind](gpu, n, k)
     w, w64 = bits(rng.standard_normal((n, k)))
     x, x64 = bits(rng.standard_normal((m, k)))
     bias = rng.standard_normal(n).astype(np.float32)
@@ -74,10 +96,12 @@ def test_every_epilogue(gpu: EmulatedDevice, kind: str, n: int, k: int, m: int) 
     assert error(added, wanted + bias + residual) < 1e-6
 
 
-@pytest.mark.parametrize(("kind", "n", "k", "m"), [case for case in CASES if case[1] % 16 == 0])
+@pytest.mark.parametrize(
+    ("kind", "n", "k", "m"), [case for case in CASES if case[1] % 16 == 0 and case[3] <= 8]
+)
 def test_the_norm_and_the_gate(gpu: EmulatedDevice, kind: str, n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(n + k + m)
-    product = MAKERS[kind](gpu, n, k, m)
+    product = MAKERS[kind](gpu, n, k)
     w, w64 = bits(rng.standard_normal((n, k)) / 8)
     residual = rng.standard_normal((m, k)).astype(np.float32)
     gamma = rng.standard_normal(k).astype(np.float32)
@@ -96,12 +120,12 @@ def test_the_norm_and_the_gate(gpu: EmulatedDevice, kind: str, n: int, k: int, m
     assert error(bf16_to_f32(np.asarray(out)), wanted) < 1e-2
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("kind", ["rows", "small"])
 def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
     gpu: EmulatedDevice, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n, k, rng = 48, 800, np.random.default_rng(1)
-    product = MAKERS[kind](gpu, n, k, 1)
+    product = MAKERS[kind](gpu, n, k)
     (w, _), (x, _) = bits(rng.standard_normal((n, k))), bits(rng.standard_normal((1, k)))
     norm, residual = (host(rng.standard_normal(shape).astype(np.float32)) for shape in (k, (1, k)))
     found = []
@@ -113,3 +137,39 @@ def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
         product("logits", w, normed, residual=residual, norm=norm, eps=1e-6)
         found.append((plain.tobytes(), normed.tobytes()))
     assert len(set(found)) == 1 and not np.isnan(plain).any()
+
+
+def test_rows_in_bulk_are_those_that_threads_copy_to_the_bit(gpu: EmulatedDevice) -> None:
+    n, k, rng = 33, 1304, np.random.default_rng(2)
+    (w, w64), (x, x64) = bits(rng.standard_normal((n, k)), False), bits(rng.standard_normal((2, k)), False)
+    found = []
+    for changes in ({}, *({"bulk": True, "depth": depth, "chunk": 256 * depth} for depth in (2, 3))):
+        out = host(np.full((2, n), np.nan, np.float32))
+        by_rows(gpu, n, k, False, split=2, **changes)("logits", w, out, x=x)
+        found.append(out.tobytes())
+    assert error(out, x64 @ w64.T) < 1e-6 and len(set(found)) == 1
+
+
+@pytest.mark.parametrize(("n", "k", "m"), [(48, 520, 3), (24, 8200, 3)])
+def test_no_bit_of_a_box_depends_on_how_many_are_on_their_way_nor_on_other_tokens(
+    gpu: EmulatedDevice, n: int, k: int, m: int
+) -> None:
+    rng = np.random.default_rng(n)
+    for bf16 in (True, False):
+        w, w64 = bits(rng.standard_normal((n, k)), bf16)
+        x, x64 = bits(rng.standard_normal((m, k)), bf16)
+        found = []
+        for depth in (2, 3, 8, 32):
+            out = host(np.full((m, n), np.nan, np.float32))
+            by_tiles(gpu, n, k, bf16, bulk=True, depth=depth)("logits", w, out, x=x)
+            found.append(out.tobytes())
+        alone = host(np.full((1, n), np.nan, np.float32))
+        by_tiles(gpu, n, k, bf16, bulk=True)("logits", w, alone, x=host(x[1:2]))
+        assert error(out, x64 @ w64.T) < 1e-6 and len(set(found)) == 1 and np.array_equal(alone[0], out[1])
+
+
+def test_rows_that_too_few_warps_would_add_up_are_refused(gpu: EmulatedDevice) -> None:
+    (w, _), (x, _) = bits(np.ones((48, 40))), bits(np.ones((1, 40)))
+    product = by_tiles(gpu, 48, 40, bulk=True, tiles=4)
+    with pytest.raises(EngineFault, match="too few warps along K to add up 64 rows"):
+        product("logits", w, host(np.zeros((1, 48), np.float32)), x=x)

@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 MODEL ?= smollm2-135m
 QUESTION := What is the capital of France?
 
-.PHONY: chat test check docs bench test-gpu
+.PHONY: chat test check docs bench test-gpu ready
 .DEFAULT_GOAL := chat
 
 chat: $(VENV)/core.stamp
@@ -20,9 +20,9 @@ chat: $(VENV)/core.stamp
 	@$(BIN)/llmrs chat $(MODEL) -p "$(QUESTION)" --temperature 0 --no-stdin
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/llmrs chat $(MODEL); fi
 
-test: $(VENV)/test.stamp
-	$(BIN)/python -m tests.fetch
-	$(BIN)/python -m pytest tests -m "not gpu" -n 2 --dist loadfile
+# Two processes with two threads each for the products of NumPy wait for each other most of their time.
+test: ready
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest tests -m "not gpu" -n 2 --dist loadfile
 
 check: $(VENV)/test.stamp
 	$(BIN)/ruff check .
@@ -43,6 +43,10 @@ test-gpu: $(VENV)/test.stamp
 	$(BIN)/python -m pytest tests -m gpu
 
 # -- set-up ---------------------------------------------------------------------------------------
+
+# What tests wait for: the built-in model, and the compiled loops of the CPU backend.
+ready: $(VENV)/test.stamp
+	$(BIN)/python -m tests.fetch
 
 $(VENV)/core.stamp: pyproject.toml | $(BIN)/python
 	@echo "Installing llmrs into $(VENV) ..." >&2

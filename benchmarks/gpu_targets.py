@@ -207,6 +207,7 @@ async def faults(place: Place) -> Result:
             child = server.child
             asked = [asyncio.create_task(ask(server, body(p, 1900))) for p in prompts(32, 16, seed=5)]
             while not await server.metric("num_requests_running"):
+                assert not any(task.done() for task in asked), "an answer ended before the fault"
                 await asyncio.sleep(0.01)
             began = time.monotonic()
             strike(server)

@@ -28,6 +28,8 @@ from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 
 CONTEXT = 320
+Changes = dict[tuple[Any, str], Callable[..., Any]]
+"""What takes the place of a name of a module."""
 
 
 def source_of(pool: Any, m: int, k: int, normed: bool) -> dict[str, Any]:
@@ -52,34 +54,36 @@ def time_shape(table: Table, device: CudaDevice, pool: Any, name: str, sizes: li
                 table.add(f"{name} M={m}", variant, us, f"{floor / us:.0%} of a read")
 
 
-def settings(device: CudaDevice) -> Iterator[tuple[str, dict[Any, Callable[..., Any]]]]:
-    """Labels, and what takes the place of `default_plan` in which module."""
+def settings(device: CudaDevice) -> Iterator[tuple[str, Changes]]:
+    """Labels and changes."""
     yield "as measured", {}
 
-    def boxes(box: tuple[int, int, int]) -> Callable[..., Any]:
-        return lambda n, k, *_: box_plan(device, n, k, *box)
+    def boxes(box: tuple[int, int, int]) -> Changes:
+        return {(linear_small, "default_plan"): lambda n, k, *_: box_plan(device, n, k, *box)}
 
-    def rows(long: tuple[int, int, int]) -> Callable[..., Any]:
-        return lambda n, k, *_: long_rows_plan(device, n, k, *long)
+    def rows(long: tuple[int, int, int]) -> Changes:
+        return {(linear_rows, "default_plan"): lambda n, k, *_: long_rows_plan(device, n, k, *long)}
 
     for box in BOXES:
-        yield f"boxes {box}", {linear_small: boxes(box)}
+        yield f"boxes {box}", boxes(box)
     for long in LONG_ROWS:
-        yield f"long rows {long}", {linear_rows: rows(long)}
-        yield f"boxes {BOXES[2]}, long rows {long}", {linear_small: boxes(BOXES[2]), linear_rows: rows(long)}
+        yield f"long rows {long}", rows(long)
+        yield f"boxes {BOXES[2]}, long rows {long}", {**boxes(BOXES[2]), **rows(long)}
+        everywhere: Changes = {(linear_rows, "suits"): lambda m, *_: m <= linear_rows.MAX_TOKENS}
+        yield f"long rows {long} everywhere", {**rows(long), **everywhere}
 
 
 @contextmanager
-def planned(plans: dict[Any, Callable[..., Any]]) -> Iterator[None]:
-    """With other plans by default."""
-    before = {module: module.default_plan for module in plans}
-    for module, plan in plans.items():
-        module.default_plan = plan
+def changed(changes: Changes) -> Iterator[None]:
+    """With these changes."""
+    before = {(module, name): getattr(module, name) for module, name in changes}
+    for (module, name), function in changes.items():
+        setattr(module, name, function)
     try:
         yield
     finally:
-        for module, plan in before.items():
-            module.default_plan = plan
+        for (module, name), function in before.items():
+            setattr(module, name, function)
 
 
 def time_bodies(table: Table, name: str, sizes: list[int]) -> None:
@@ -87,8 +91,8 @@ def time_bodies(table: Table, name: str, sizes: list[int]) -> None:
     first.device.build(units(first.device))
     model = random_model(first, name, CONTEXT + 1)
     for tokens in sizes:
-        for label, plans in settings(first.device):
-            with planned(plans):
+        for label, changes in settings(first.device):
+            with changed(changes):
                 backend = CudaBackend(0)
                 backend._bf16 = True
                 table.add(f"{name} body T={tokens}", label, body_us(backend, model, name, tokens, CONTEXT))

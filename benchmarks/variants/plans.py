@@ -41,7 +41,8 @@ def box_plan(device: CudaDevice, n: int, k: int, tiles: int, warps: int, depth: 
 
 def long_rows_plan(device: CudaDevice, n: int, k: int, warps: int, chunk: int, depth: int) -> RowsPlan:
     """Split as evenly as it can be while a warp's slice is more than half a step."""
-    plan = replace(default_rows(n, k, device.multiprocessors, warps, depth), chunk=chunk, bulk=True)
+    plan = default_rows(n, k, device.multiprocessors, warps, depth)
+    plan = replace(plan, resident=1, chunk=chunk, bulk=True)
     splits = [1, *(split for split in (2, 4, 8, 16) if split <= warps and 2 * k > split * chunk)]
     plans = [replace(plan, split=split) for split in splits]
     return max(plans, key=lambda plan: round(linear_rows.balance(plan, n, k), 2))
@@ -51,8 +52,9 @@ def _boxes(tiles: int, warps: int, depth: int) -> Few:
     def run(device: CudaDevice, m: int, epilogue: Any, weight: Any, out: Any, **source: Any) -> bool:
         if device.loader.arch != HOPPER or m > linear_small.MAX_TOKENS:
             return False
-        plan, together = box_plan(device, *weight.shape, tiles, warps, depth), 16 if epilogue == "silu" else 1
-        _, taken = linear_small.box_ring(plan, m, *weight.shape, "norm" in source, together)
+        (n, k), together = weight.shape, 16 if epilogue == "silu" else 1
+        plan = box_plan(device, n, k, tiles, warps, depth)
+        _, taken = linear_small.box_ring(plan, m, n, k, "norm" in source, together)
         if taken > device.shared_limit:
             return False
         linear_small.linear_small(device, True, plan, epilogue, weight, out, **source)
@@ -65,7 +67,8 @@ def _long_rows(warps: int, chunk: int, depth: int) -> Few:
     def run(device: CudaDevice, m: int, epilogue: Any, weight: Any, out: Any, **source: Any) -> bool:
         if device.loader.arch != HOPPER or m > linear_rows.MAX_TOKENS:
             return False
-        plan = long_rows_plan(device, *weight.shape, warps, chunk, depth)
+        n, k = weight.shape
+        plan = long_rows_plan(device, n, k, warps, chunk, depth)
         linear_rows.linear_rows(device, True, plan, epilogue, weight, out, **source)
         return True
 

@@ -130,11 +130,12 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         together = min(ahead_count, UNIT_TILES - tile) * TILE_BYTES;
     };
     auto copy_weights = [&](int) {
-        const u32 all = ahead_count * TILE_BYTES;
-        if (lane == 0 && all) {
-            barrier_expect(ring.barrier, all);
-            copy_bytes(ring.slot, from, together, ring.barrier);
-            if (together < all) copy_bytes(ring.slot + together, from + together + next_unit, all - together, ring.barrier);
+        if (lane == 0 && ahead_count) {
+            u32 left = ahead_count * TILE_BYTES, bytes = together, to = ring.slot;
+            const u8* at = from;
+            barrier_expect(ring.barrier, left);
+#pragma unroll 1
+            for (; left; left -= bytes, to += bytes, at += bytes + next_unit, bytes = left) copy_bytes(to, at, bytes, ring.barrier);
         }
         ring.next();
         ahead_column += WARPS, from += WARPS * UNIT_BYTES;
@@ -280,7 +281,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
             if (epilogue == STORE) static_cast<HALF*>(p.out)[at] = to_half(y);
             else static_cast<float*>(p.out)[at] = y;
         }
-        __syncthreads();
+        if (first + count < turns) __syncthreads();
     };
 
     float total[TILES][4];

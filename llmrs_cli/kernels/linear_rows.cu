@@ -151,13 +151,14 @@ DEVICE void linear_rows(const Problem& p) {
     // What the sums are added to is on its way meanwhile.
     const int outputs = E == SILU ? pairs : min(2 * pairs, p.n - 2 * first), items = outputs * TOKENS;
     auto token_of = [&](int item) { return TOKENS > 1 && item >= outputs ? 1 : 0; };
-    auto sum_at = [&](int item) {
-        const int token = token_of(item);
-        return static_cast<float*>(p.out) + i64(token) * p.n + 2 * first + item - token * outputs;
+    auto base_of = [&](int item) {
+        const int token = token_of(item), row = 2 * first + item - token * outputs;
+        const float sum = E == ADD ? static_cast<const float*>(p.out)[i64(token) * p.n + row] : 0.0f;
+        return p.bias ? sum + p.bias[row] : sum;
     };
     float before = 0.0f;
-    if constexpr (E == ADD)
-        if (threadIdx.x < items) before = *sum_at(threadIdx.x);
+    if constexpr (E != SILU)
+        if (threadIdx.x < items) before = base_of(threadIdx.x);
 
     float sum[2 * TOKENS] = {};
     int chunk = 0, pair = wr, slot = 0;
@@ -207,14 +208,15 @@ DEVICE void linear_rows(const Problem& p) {
             value += from[w];
             if constexpr (E == SILU) up += from[TOKENS * split + w];
         }
-        const int row = E == SILU ? row_of(first + i) : 2 * first + i;
         const float factor = NORM ? factors[token] : p.alpha;
-        if constexpr (E == ADD) {
-            if (item >= WARPS * 32) before = *sum_at(item);
-            *sum_at(item) = before + value * factor + (p.bias ? p.bias[row] : 0.0f);
-        } else {
-            write_out<E>(p, token, row, value * factor, up * factor);
+        if constexpr (E == SILU) {
+            write_out<E>(p, token, row_of(first + i), value * factor, up * factor);
+            continue;
         }
+        const float y = (item < WARPS * 32 ? before : base_of(item)) + value * factor;
+        const i64 at = i64(token) * p.n + 2 * first + i;
+        if constexpr (E == STORE) static_cast<HALF*>(p.out)[at] = to_half(y);
+        else static_cast<float*>(p.out)[at] = y;
     }
 }
 

@@ -8,8 +8,7 @@
 // next kernel.
 //
 // BULK (Hopper): the copy engine brings a step of 64 columns and the rows of a pass as one box, all of the ring
-// before wait_for_previous(); how many steps that are is said by the host. Lines of a box are swizzled, so ldmatrix reads
-// them without conflicts.
+// before wait_for_previous(); how many steps that are is said by the host.
 //
 // The sums of a turn wait in shared memory until `held` turns are done: a block whose warps meet after every turn
 // stops its copies each time, about a microsecond.
@@ -41,9 +40,9 @@
 
 #include "linear.cuh"
 #if BULK
+#include "box_tiles.cuh"
 #include "bulk_ring.cuh"
-constexpr int COLUMNS = 64, LINE = 2 * COLUMNS;  // of a step, and bytes of a line of its box
-constexpr int X_STRIDE = LINE + 16;              // bytes of a token beside it: no bank conflicts
+constexpr int COLUMNS = BOX_COLUMNS;  // of a step
 #else
 constexpr int COLUMNS = 32;
 struct TensorMap {};
@@ -61,7 +60,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     const bool gathered = NORM || p.m * x_stride * 2 <= MOST_GATHERED;
     const int x_bytes = gathered ? 0 : p.m * X_STRIDE;         // of one step in a ring of their own
     const int box = int((p.share + 0xffffffffu) >> 32) * UNIT; // rows of a step: those of the largest pass
-    const int slot_bytes = (box * LINE + 1023) / 1024 * 1024;
+    const int slot_bytes = (box * BOX_LINE + 1023) / 1024 * 1024;
     u8* rings = shared + (-shared_address(shared) & 1023);     // [WARPS][p.early][slot], and barriers
     u8* x_rings = rings + WARPS * p.early * slot_bytes + barrier_bytes(WARPS * p.early);  // [WARPS][X_AHEAD][M][X_STRIDE]
     float* partial = reinterpret_cast<float*>(x_rings + WARPS * X_AHEAD * x_bytes);      // [held][WARPS][M][ROW_STRIDE]
@@ -87,6 +86,10 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
         const int pass = (turn * gridDim.x + blockIdx.x) * groups + wr + next;
         return pass >= passes ? p.n : int(u64(pass) * p.share >> 32) * UNIT;
     };
+    // A thread's outputs are of row r of each turn.
+    constexpr u32 OUTPUTS = E == SILU ? ROWS / 2 : ROWS;
+    const u32 item = wk * 32 + lane, i = item % OUTPUTS;
+    const int r = E == SILU ? i / 8 * 16 + i % 8 : i;
     const int all = (p.k + COLUMNS - 1) / COLUMNS;
     // Warps take turns along K, so that together they read long runs of a row at about the same time.
     const int steps = all - wk + split - 1 >> p.split_log;
@@ -98,7 +101,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     if (lane == 0) prefetch_map(map);
     Ring ring(shared_address(rings), WARPS, warp, slot_bytes, p.early);
     auto copy_weights = [&]() {
-        const u32 bytes = load_row < load_end ? box * LINE : 0;  // what lies beyond W comes as zeros
+        const u32 bytes = load_row < load_end ? box * BOX_LINE : 0;  // what lies beyond W comes as zeros
         if (lane == 0 && loaded < total) {
             barrier_expect(ring.barrier, bytes);
             if (bytes) copy_box(ring.slot, map, (wk + (load_step << p.split_log)) * COLUMNS, load_row, ring.barrier);
@@ -196,6 +199,18 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     }
     if constexpr (NORM) norm_rows<8 * NT>(p, single, normed, x_stride, scratch, factors);
 #endif
+    // What a thread's first sum is added to is on its way meanwhile.
+    auto base_of = [&](int token, int row) {
+        const float sum = E == ADD ? static_cast<const float*>(p.out)[i64(token) * p.n + row] : 0.0f;
+        return p.bias ? sum + p.bias[row] : sum;
+    };
+    float before = 0.0f;
+    if constexpr (E != SILU) {
+        int token = item / OUTPUTS, place = 0;
+        while (token >= p.m) token -= p.m, place++;
+        const int row = place < p.turns ? row_of(place, 0) + r : p.n;
+        if (place < p.turns && row < row_of(place, 1)) before = base_of(token, row);
+    }
 
     float sum[TILES][NT][4];
     auto clear = [&]() {
@@ -205,36 +220,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
             for (int n = 0; n < NT; n++) sum[t][n][0] = sum[t][n][1] = sum[t][n][2] = sum[t][n][3] = 0.0f;
     };
 #if BULK
-    // Where this lane's row of the 8 × 8 matrices of W begins in a box, and of x; what lies beyond repeats the last row.
-    u32 w_row[TILES];
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        const u32 row = min(t * 16 + lane % 16, box - 1);
-        w_row[t] = row * LINE + (lane / 16 ^ row % 8) * 16;
-    }
-    u32 x_row[NT];
-#pragma unroll
-    for (int n = 0; n < NT; n++) {
-        const int token = min(n * 8 + lane % 8, p.m - 1);
-        x_row[n] = (gathered ? shared_address(normed) + token * x_stride * 2 : x_ring + token * X_STRIDE) + lane / 8 * 16;
-    }
-    auto step = [&](u32 at, u32 x_at) {
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            u32 x[NT][4];
-#pragma unroll
-            for (int n = 0; n < NT; n++) load_matrices(x[n], x_row[n] + x_at + half * 64);
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-#pragma unroll
-                for (int i = 0; i < 2; i++) {
-                    u32 a[4];
-                    load_matrices(a, at + (w_row[t] ^ (half * 2 + i) * 32));
-#pragma unroll
-                    for (int n = 0; n < NT; n++) mma(sum[t][n], a[0], a[1], a[2], a[3], x[n][2 * i], x[n][2 * i + 1]);
-                }
-        }
-    };
+    const BoxTiles<TILES, NT> tiles(box, p.m, gathered ? shared_address(normed) : x_ring, gathered ? x_stride * 2 : X_STRIDE);
 #else
     auto step = [&](int slot, int k) {
         const u8* held = ring + slot * slot_bytes + lane * 16;
@@ -272,11 +258,9 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     // The WK partial sums of a row meet, in a fixed order; those of `count` turns from `first` on.
     auto finish = [&](int first, int count) {
         __syncthreads();
-        constexpr u32 OUTPUTS = E == SILU ? ROWS / 2 : ROWS;
-        const u32 item = wk * 32 + lane, i = item % OUTPUTS;
-        const int r = E == SILU ? i / 8 * 16 + i % 8 : i;
+        bool early = first == 0;
 #pragma unroll 1
-        for (int token = item / OUTPUTS, place = 0;; token += (32 << p.split_log) / OUTPUTS) {
+        for (int token = item / OUTPUTS, place = 0;; token += (32 << p.split_log) / OUTPUTS, early = false) {
             while (token >= p.m) token -= p.m, place++;
             if (place >= count) break;
             const int row = row_of(first + place, 0) + r;
@@ -290,7 +274,14 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
                 if constexpr (E == SILU) up += from[w * p.m * ROW_STRIDE + 8];
             }
             const float factor = NORM ? factors[token] : p.alpha;
-            write_out<E>(p, token, row, value * factor, up * factor);
+            if constexpr (E != SILU) {
+                const float y = (early ? before : base_of(token, row)) + value * factor;
+                const i64 at = i64(token) * p.n + row;
+                if constexpr (E == STORE) static_cast<HALF*>(p.out)[at] = to_half(y);
+                else static_cast<float*>(p.out)[at] = y;
+            } else {
+                write_out<E>(p, token, row, value * factor, up * factor);
+            }
         }
         __syncthreads();
     };
@@ -305,7 +296,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
 #if BULK
             if (!gathered) copy_wait<X_AHEAD - 1>();
             ring.wait();
-            step(ring.slot, gathered ? column * 2 : slot * x_bytes);
+            tiles.multiply(sum, ring.slot, gathered ? column * 2 : slot * x_bytes);
             __syncwarp();  // all have read
             copy_weights();
             if (!gathered) copy_x(slot), copy_commit();

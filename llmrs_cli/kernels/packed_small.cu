@@ -242,16 +242,17 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         if (!gathered) copy_x(s);
         copy_commit();
     }
+    if (gathered && !norm)
+#pragma unroll 1
+        for (int token = 0; token < p.m; token++)
+            for (int k = threadIdx.x * 8; k < across * TILE_COLUMNS; k += WARPS * 256)
+                copy_async(shared_address(rows_of_x + token * row_stride + k), p.x + i64(token) * p.k + k, k < p.k);
     if (has_early) early += sum_of(first_output);
     if (norm) {
         copy_wait<X_AHEAD>();
         if (!BULK) single.load_weights(own);
         norm_rows<8>(own, single, rows_of_x, row_stride, scratch, factors);
     } else if (gathered) {
-#pragma unroll 1
-        for (int token = 0; token < p.m; token++)
-            for (int k = threadIdx.x * 8; k < across * TILE_COLUMNS; k += WARPS * 256)
-                copy_async(shared_address(rows_of_x + token * row_stride + k), p.x + i64(token) * p.k + k, k < p.k);
         copy_commit();
         copy_wait<0>();
         __syncthreads();

@@ -46,10 +46,10 @@ SPREAD_BYTES = 2 << 30
 STREAMS = [(2, 12, 3), (2, 14, 2), (2, 16, 3), (2, 8, 4), (4, 14, 2)]
 """Tiles, warps, stages."""
 BULK_STREAMS = [
-    (2, 12, 3), (2, 12, 4), (2, 12, 5), (2, 12, 7), (2, 16, 3), (2, 16, 4), (2, 16, 5), (2, 8, 6), (2, 8, 10), (4, 8, 3),
-    (4, 8, 5), (4, 12, 3), (1, 16, 6), (1, 16, 10),
+    (2, 12, 3, 0), (2, 12, 4, 0), (2, 12, 5, 0), (2, 12, 7, 0), (2, 12, 7, 3), (2, 12, 7, 5), (2, 12, 4, 2), (2, 16, 3, 0),
+    (2, 16, 5, 0), (2, 16, 5, 3), (2, 8, 6, 0), (2, 8, 10, 0), (4, 8, 3, 0), (4, 8, 5, 0), (4, 12, 3, 0), (1, 16, 10, 0),
 ]  # fmt: skip
-"""The same where the copy engine brings the weights; stages as many as there is room for."""
+"""The same where the copy engine brings the weights, and how many stages are asked for late."""
 TILES = [
     (16, 16, 6, 1), (16, 8, 6, 2), (16, 8, 4, 2), (32, 12, 6, 1), (32, 8, 6, 2), (32, 16, 6, 1),
     (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (128, 8, 4, 1), (128, 8, 5, 1), (128, 4, 5, 1),
@@ -97,13 +97,15 @@ def stream_plans(device: CudaDevice) -> list[StreamPlan]:
     plans = [StreamPlan(count, warps, tiles, stages, 220 << 10) for tiles, warps, stages in STREAMS]
     if device.loader.arch == packed_plans.HOPPER:
         plans += [
-            StreamPlan(count, warps, tiles, stages, BULK_ROOM, True) for tiles, warps, stages in BULK_STREAMS
+            StreamPlan(count, warps, tiles, stages, BULK_ROOM, True, late)
+            for tiles, warps, stages, late in BULK_STREAMS
         ]
     return plans
 
 
 def stream_label(plan: StreamPlan) -> str:
-    return f"{'bulk ' if plan.bulk else ''}tiles {plan.tiles} warps {plan.warps} stages {plan.stages}"
+    bulk = f"bulk, {plan.late} late, " if plan.bulk else ""
+    return f"{bulk}tiles {plan.tiles} warps {plan.warps} stages {plan.stages}"
 
 
 def tile_plans(device: CudaDevice) -> list[TilePlan]:

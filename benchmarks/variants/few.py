@@ -19,7 +19,7 @@ from benchmarks.bench_linears import POOL, SHAPES, read_us, spread
 from benchmarks.chain import chain_us, random_bits
 from benchmarks.qwen_shapes import MODELS
 from benchmarks.random_models import random_model
-from benchmarks.variants.plans import BOXES, FEW, LONG_ROWS, box_plan, long_rows_plan, units
+from benchmarks.variants.plans import BOXES, FEW, LONG_ROWS, Sizes, box_plan, long_rows_plan, units
 from benchmarks.variants.steps import body_us
 from benchmarks.variants.table import Table
 from llmrs_cli.engine.backends.cuda import CudaBackend
@@ -58,11 +58,11 @@ def settings(device: CudaDevice) -> Iterator[tuple[str, Changes]]:
     """Labels and changes."""
     yield "as measured", {}
 
-    def boxes(box: tuple[int, int, int]) -> Changes:
-        return {(linear_small, "default_plan"): lambda n, k, *_: box_plan(device, n, k, *box)}
+    def boxes(box: Sizes) -> Changes:
+        return {(linear_small, "default_plan"): lambda n, k, *_: box_plan(device, n, k, box)}
 
-    def rows(long: tuple[int, int, int]) -> Changes:
-        return {(linear_rows, "default_plan"): lambda n, k, *_: long_rows_plan(device, n, k, *long)}
+    def rows(long: Sizes) -> Changes:
+        return {(linear_rows, "default_plan"): lambda n, k, *_: long_rows_plan(device, n, k, long)}
 
     for box in BOXES:
         yield f"boxes {box}", boxes(box)

@@ -4,7 +4,7 @@
 // lane consumes what it copied itself, through a ring of DEPTH steps, and the stream of steps does not stop between
 // pairs: a pair's sums go to shared memory, and the block meets once, at its end. The first steps are on their way
 // before wait_for_previous(). BULK (Hopper): the copy engine brings the weights, all of the ring before
-// wait_for_previous(), and the host says how many steps that are.
+// wait_for_previous() unless the host says otherwise; it also says how many steps a ring has, in place of turns.
 //
 // Prologues and epilogues stand in linear.cuh. For SILU a pair is a row of gate and its row of up.
 #ifndef TOKENS
@@ -73,7 +73,7 @@ DEVICE void linear_rows(const Problem& p) {
     float* scratch = reinterpret_cast<float*>(xs + TOKENS * x_stride);       // [TOKENS][WARPS]
     float* factors = scratch + TOKENS * WARPS;                               // [TOKENS]
     constexpr int SMALL = (TOKENS * (WARPS + 1) + 3) / 4 * 4;                // both, to 16 bytes
-    const int depth = BULK ? p.early : DEPTH;
+    const int depth = BULK ? p.turns : DEPTH;
     u8* rings = reinterpret_cast<u8*>(scratch + SMALL);                      // [WARPS][depth][2 rows][CHUNK]
     u8* behind = rings + WARPS * depth * STEP_BYTES;
 #if BULK
@@ -135,13 +135,11 @@ DEVICE void linear_rows(const Problem& p) {
                 copy_async(shared_address(xs + t * x_stride + k), p.x + i64(t) * p.k + k, true);
         copy_commit();
     }
-#if !BULK
 #pragma unroll 1
-    for (int slot = 0; slot < DEPTH; slot++) {
+    for (int slot = 0; slot < depth; slot++) {
         if (slot >= p.early) load(slot);
         else copy_commit();
     }
-#endif
     if constexpr (NORM) {
         norm_rows<TOKENS, 2, 2>(p, single, xs, x_stride, scratch, factors);
     } else {

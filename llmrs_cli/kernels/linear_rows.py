@@ -37,6 +37,8 @@ class RowsPlan:
     """Values of k in one step, of both rows: a multiple of CHUNK"""
     bulk: bool = False
     """Whether the copy engine brings the weights (Hopper): `depth` steps then, or as many as there is room for."""
+    late: int = 0
+    """Steps of a `bulk` ring that are asked for only after what the kernel before has written."""
 
     @property
     def step_bytes(self) -> int:
@@ -130,10 +132,10 @@ def linear_rows(
         raise EngineFault(f"linear_rows cannot serve {m} tokens of ({n}, {k}).")
     name = f"{'norm_' if norm is not None else ''}rows_{epilogue}"
     depth = steps(plan, m, n, k)
-    early = depth if plan.bulk else early_steps(m, norm is not None, n, k, depth)
+    early = max(0, depth - plan.late) if plan.bulk else early_steps(m, norm is not None, n, k, depth)
     product_kernel(unit(bf16, m, plan), name, epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, m, n, k), plan.at_once),
         weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        plan.split.bit_length() - 1, 0, 0, early, (ceil_div(n, 2) << 32) // plan.blocks,
+        plan.split.bit_length() - 1, depth, 0, early, (ceil_div(n, 2) << 32) // plan.blocks,
     )  # fmt: skip

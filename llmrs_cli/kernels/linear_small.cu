@@ -8,7 +8,7 @@
 // next kernel.
 //
 // BULK (Hopper): the copy engine brings a step of 64 columns and the rows of a pass as one box, all of the ring
-// before wait_for_previous(); how many steps that are is said by the host.
+// before wait_for_previous() unless the host says otherwise; it also says how many `depth` are.
 //
 // The sums of a turn wait in shared memory until `held` turns are done: a block whose warps meet after every turn
 // stops its copies each time, about a microsecond.
@@ -52,7 +52,7 @@ constexpr int ROWS = 16 * TILES;      // rows of W in one pass of a warp
 constexpr int ROW_STRIDE = ROWS + 4;  // of the partial sums in shared memory, in floats: no bank conflicts
 
 template <int NT, bool NORM, Epilogue E>
-DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
+DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int depth = STEPS_AHEAD) {
     extern __shared__ __align__(16) u8 shared[];
     constexpr int UNIT = E == SILU ? 16 : 1;                   // rows that stay together
 #if BULK
@@ -61,8 +61,8 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     const int x_bytes = gathered ? 0 : p.m * X_STRIDE;         // of one step in a ring of their own
     const int box = int((p.share + 0xffffffffu) >> 32) * UNIT; // rows of a step: those of the largest pass
     const int slot_bytes = (box * BOX_LINE + 1023) / 1024 * 1024;
-    u8* rings = shared + (-shared_address(shared) & 1023);     // [WARPS][p.early][slot], and barriers
-    u8* x_rings = rings + WARPS * p.early * slot_bytes + barrier_bytes(WARPS * p.early);  // [WARPS][X_AHEAD][M][X_STRIDE]
+    u8* rings = shared + (-shared_address(shared) & 1023);     // [WARPS][depth][slot], and barriers
+    u8* x_rings = rings + WARPS * depth * slot_bytes + barrier_bytes(WARPS * depth);  // [WARPS][X_AHEAD][M][X_STRIDE]
     float* partial = reinterpret_cast<float*>(x_rings + WARPS * X_AHEAD * x_bytes);      // [held][WARPS][M][ROW_STRIDE]
     float* scratch = partial + p.held * WARPS * p.m * ROW_STRIDE;  // norm only: [8][WARPS] sums,
 #else
@@ -99,7 +99,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
 #if BULK
     if (lane == 0) prefetch_map(map);
-    Ring ring(shared_address(rings), WARPS, warp, slot_bytes, p.early);
+    Ring ring(shared_address(rings), WARPS, warp, slot_bytes, depth);
     auto copy_weights = [&]() {
         const u32 bytes = load_row < load_end ? box * BOX_LINE : 0;  // what lies beyond W comes as zeros
         if (lane == 0 && loaded < total) {
@@ -136,16 +136,21 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     wait_for_previous();
     if constexpr (NORM) {
         single.load_residual(p);
-        norm_rows<8 * NT>(p, single, normed, x_stride, scratch, factors);
     } else if (gathered) {
         for (int token = 0; token < p.m; token++)
             for (int k = threadIdx.x * 8; k < x_stride; k += WARPS * 256)
                 copy_async(shared_address(normed + token * x_stride + k), p.x + i64(token) * p.k + k, k < p.k);
         copy_commit();
-        copy_wait<0>();
-        __syncthreads();
     } else {
         for (int s = 0; s < X_AHEAD; s++) copy_x(s), copy_commit();
+    }
+#pragma unroll 1
+    for (int s = p.early; s < depth; s++) copy_weights();
+    if constexpr (NORM) {
+        norm_rows<8 * NT>(p, single, normed, x_stride, scratch, factors);
+    } else if (gathered) {
+        copy_wait<0>();
+        __syncthreads();
     }
 #else
     // A lane copies what it will multiply. Offsets and shares are 32-bit: the launcher refuses larger matrices.
@@ -321,9 +326,9 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap()) {
     extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) NAME(                                               \
         const __grid_constant__ TensorMap weight /* (N, K), boxes of a pass */, const HALF* x, const float* residual, \
         const float* norm, float eps, float alpha, const float* bias, void* out, int m, int n, int k, int split_log, \
-        int turns, int held, int early, u64 share) {                                                                 \
+        int turns, int held, int early, u64 share, int depth) {                                                      \
         linear<NT, NORM, E>(Problem{nullptr, x, residual, norm, eps, alpha, bias, out, m, n, k, split_log, turns,    \
-                                    held, early, share}, weight);                                                    \
+                                    held, early, share}, weight, depth);                                             \
     }
 #else
 #define KERNEL(NAME, NT, NORM, E) KERNEL_OF(NAME, BLOCKS_AT_ONCE, (linear<NT, NORM, E>))

@@ -57,6 +57,8 @@ class SmallPlan:
     """Blocks that a multiprocessor may hold, as in `launch.Shape`."""
     bulk: bool = False
     """Whether the copy engine brings the weights (Hopper): `depth` steps then, or as many as there is room for."""
+    late: int = 0
+    """Steps of a `bulk` ring that are asked for only after what the kernel before has written."""
 
     def holds(self, m: int) -> int:
         """Turns of M tokens whose sums wait."""
@@ -168,6 +170,7 @@ def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int, boxes: b
             Buffer("out", out, ("M", n // 2 if epilogue == "silu" else n)),
             *(Scalar(name, "i32") for name in ("m", "n", "k", "split_log", "turns", "held", "early")),
             Scalar("share", "u64"),
+            *((Scalar("depth", "i32"),) if boxes else ()),
         ),
     )
 
@@ -207,13 +210,15 @@ def linear_small(
     together = 16 if epilogue == "silu" else 1
     turns, share = passes(plan, n, together)
     if plan.bulk:
-        early, shared = box_ring(plan, m, n, k, normed, together)
+        steps, shared = box_ring(plan, m, n, k, normed, together)
+        early, depth = max(0, steps - plan.late), [steps]
         weight = tensor_map(weight, box_rows(plan, n, together))
     else:
-        early, shared = early_steps(m, normed, n, k, plan.depth), shared_bytes(plan, m, k, normed)
+        early, depth = early_steps(m, normed, n, k, plan.depth), []
+        shared = shared_bytes(plan, m, k, normed)
     product_kernel(unit(bf16, plan), name, epilogue, n, plan.bulk).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared, plan.at_once),
         weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        plan.split.bit_length() - 1, turns, plan.holds(m), early, share,
+        plan.split.bit_length() - 1, turns, plan.holds(m), early, share, *depth,
     )  # fmt: skip

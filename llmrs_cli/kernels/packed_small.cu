@@ -8,7 +8,7 @@
 // first operand of mma.m16n8k16, codes minus zeros exactly; a group's sums are scaled in float32.
 //
 // BULK (Hopper): the copy engine brings the weights, a step by one copy or two, all of the ring before
-// wait_for_previous(); how many steps that are is said by the host.
+// wait_for_previous() unless the host says otherwise; it also says how many steps a ring has.
 //
 // Prologue  plain: x travels beside its weights, or with BULK once a block where it is short.   norm: once a block.
 // Epilogues stand in linear.cuh.
@@ -78,7 +78,7 @@ struct Rows {
 
 // `whole`: turns that all blocks take; `share`: tiles of a block's run after them, times 2³². The host divides: a kernel that
 // begins with integer divisions begins late.
-DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, u64 share) {
+DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, int steps, u64 share) {
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
     const u32 across = (u32(p.k) + TILE_COLUMNS - 1) / TILE_COLUMNS;
@@ -86,7 +86,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     const int row_stride = across * TILE_COLUMNS + 8;
     const bool gathered = norm || (BULK && p.m * row_stride * 2 <= MOST_GATHERED);    // all of x stands in shared memory
     const int x_bytes = gathered ? 0 : p.m * X_STRIDE, turn_sums = WARPS * p.m * ROW_STRIDE;
-    const int depth = BULK ? p.early : STAGES;
+    const int depth = BULK ? steps : STAGES;
     u8* behind = shared + WARPS * depth * WEIGHT_BYTES;                              // [WARPS][depth] steps of weights
 #if BULK
     Ring ring(shared_address(shared), WARPS, warp, WEIGHT_BYTES, depth);
@@ -247,6 +247,8 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         for (int token = 0; token < p.m; token++)
             for (int k = threadIdx.x * 8; k < across * TILE_COLUMNS; k += WARPS * 256)
                 copy_async(shared_address(rows_of_x + token * row_stride + k), p.x + i64(token) * p.k + k, k < p.k);
+#pragma unroll 1
+    for (int s = p.early; BULK && s < depth; s++) copy_weights(s);
     if (has_early) early += sum_of(first_output);
     if (norm) {
         copy_wait<X_AHEAD>();
@@ -339,9 +341,9 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) packed_small(
     const u8* packed, const HALF* x, const float* residual, const float* norm, float eps, float alpha, const float* bias,
-    void* out, int m, int n, int k, int whole, int held, int early, int epilogue, u64 share) {
+    void* out, int m, int n, int k, int whole, int held, int early, int steps, int epilogue, u64 share) {
     Problem p{};
     p.x = x, p.residual = residual, p.norm = norm, p.eps = eps, p.alpha = alpha;
     p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k, p.held = held, p.early = early;
-    linear(p, epilogue, packed, whole, share);
+    linear(p, epilogue, packed, whole, steps, share);
 }

@@ -34,6 +34,8 @@ class StreamPlan:
     """Bytes of shared memory that sums which wait, and with `bulk` the rings, may fill a block up to."""
     bulk: bool = False
     """Whether the copy engine brings the weights (Hopper): `stages` then are those that it takes where there is room."""
+    late: int = 0
+    """Steps of a `bulk` ring that are asked for only after what the kernel before has written."""
 
     def grid(self, layout: Layout) -> int:
         """Blocks that have something to do."""
@@ -102,7 +104,7 @@ def _kernel(source: Unit, wide: bool, halved: bool, unit_words: int) -> Kernel:
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", ("N",), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", "F" if halved else "N")),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "early", "epilogue")),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "early", "steps", "epilogue")),
             Scalar("share", "u64"),
         ),
     )
@@ -130,11 +132,11 @@ def packed_small(
         raise EngineFault(f"packed_small cannot serve {m} tokens of ({n}, {k}).")
     turns, share = plan.spread(layout)
     steps = plan.steps(layout, m, normed)
-    early = steps if plan.bulk else early_steps(m, normed, n, k, steps)
+    early = max(0, steps - plan.late) if plan.bulk else early_steps(m, normed, n, k, steps)
     wide, halved = epilogue in ("add", "logits"), epilogue == "silu"
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
         Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
         weight.units, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        turns, plan.held(layout, m, normed), early, EPILOGUES.index(epilogue), share,
+        turns, plan.held(layout, m, normed), early, steps, EPILOGUES.index(epilogue), share,
     )  # fmt: skip

@@ -30,7 +30,7 @@ def plans(device: CudaDevice, n: int, k: int) -> list[RowsPlan]:
     own = default_plan(n, k, device.multiprocessors)
     found = [own, default_plan(n, k, 2 * device.multiprocessors, warps=8)]
     if device.loader.arch == "sm_90a":
-        found += [replace(own, bulk=True, depth=depth, chunk=chunk) for depth, chunk in ((2, 512), (12, 256))]
+        found += [replace(own, bulk=True, depth=2, chunk=512), replace(own, bulk=True, depth=12, late=8)]
     found.append(RowsPlan(1, 16, depth=6))
     return [plan for plan in found if shared_bytes(plan, 2, n, k) <= device.shared_limit]
 

@@ -25,7 +25,7 @@ def way(request: pytest.FixtureRequest, device: CudaDevice) -> dict[str, Any]:
     ways: dict[str, dict[str, Any]] = {
         "copies": {},
         "boxes": {"bulk": True, "depth": 3, "tiles": 4},
-        "many boxes": {"bulk": True, "depth": 12, "tiles": 1},
+        "many boxes": {"bulk": True, "depth": 12, "tiles": 1, "late": 5},
     }
     return ways[request.param]
 

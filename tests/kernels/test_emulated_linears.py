@@ -120,18 +120,18 @@ def test_the_norm_and_the_gate(gpu: EmulatedDevice, kind: str, n: int, k: int, m
     assert error(bf16_to_f32(np.asarray(out)), wanted) < 1e-2
 
 
-@pytest.mark.parametrize("kind", ["rows", "small"])
+@pytest.mark.parametrize("kind", ["rows", "rows in bulk", "small", "boxes"])
 def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
     gpu: EmulatedDevice, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n, k, rng = 48, 800, np.random.default_rng(1)
-    product = MAKERS[kind](gpu, n, k)
     (w, _), (x, _) = bits(rng.standard_normal((n, k))), bits(rng.standard_normal((1, k)))
     norm, residual = (host(rng.standard_normal(shape).astype(np.float32)) for shape in (k, (1, k)))
     found = []
     for early in range(4):
         for module in (linear_rows, linear_small):
             monkeypatch.setattr(module, "early_steps", lambda *_, early=early: early)
+        product = MAKERS[kind](gpu, n, k, late=3 - early)
         plain, normed = (host(np.full((1, n), np.nan, np.float32)) for _ in range(2))
         product("logits", w, plain, x=x)
         product("logits", w, normed, residual=residual, norm=norm, eps=1e-6)

@@ -304,12 +304,12 @@ def test_small_groups_and_bfloat16(device: EmulatedDevice, plan: StreamPlan, bul
 
 @pytest.mark.parametrize("group", [32, 64, 128])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 170, 904), (8, 48, 3200)], ids=["x at once", "x by steps"])
-def test_no_bit_depends_on_who_brings_the_weights_nor_on_how_many_are_on_their_way(
+def test_no_bit_depends_on_who_brings_the_weights_nor_on_how_many_are_on_their_way_when(
     device: EmulatedDevice, m: int, n: int, k: int, group: int
 ) -> None:
     """Tiles of two units in a step, too: of 11 tiles the second of 3 blocks begins its run with the last of a unit."""
     case = Case(False, m, n, k, group)
-    rings = [replace(BULK, stages=stages) for stages in (2, 3, 7)]
+    rings = [replace(BULK, stages=stages, late=late) for stages, late in ((2, 0), (3, 4), (7, 3))]
     first, *others = (streamed(device, case, plan, "logits", x=case.x) for plan in (STREAMS, *rings))
     case.check("logits", first)
     assert all(np.array_equal(found, first) for found in others)

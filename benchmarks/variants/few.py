@@ -67,7 +67,6 @@ def settings(device: CudaDevice) -> Iterator[tuple[str, Changes]]:
     for box in BOXES:
         yield f"boxes {box}", boxes(box)
     for long in LONG_ROWS:
-        yield f"long rows {long}", rows(long)
         yield f"boxes {BOXES[2]}, long rows {long}", {**boxes(BOXES[2]), **rows(long)}
         everywhere: Changes = {(linear_rows, "suits"): lambda m, *_: m <= linear_rows.MAX_TOKENS}
         yield f"long rows {long} everywhere", {**rows(long), **everywhere}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from llmrs_cli.cli.options import ModelOptions, over
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import Settings, directories, distrust, load_settings, private_directory
+from llmrs_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -148,10 +149,16 @@ def drawing_note(engine: TextEngine, given: Mapping[str, Any]) -> str | None:
 
 
 def choose_device(device: str, terminal: Terminal) -> str:
-    """`device`, with auto settled; a GPU that could be used with more packages is mentioned."""
-    from llmrs_cli.engine.backends.registry import available
+    """`device`, with auto settled; a GPU that could be used with more packages is mentioned.
+
+    Raises UsageError for a device that was asked for and cannot be used here, before anybody looks at its memory.
+    """
+    from llmrs_cli.engine.backends.registry import available, parse_device, probe
 
     if device != "auto":
+        info = probe(*parse_device(device))
+        if info.reason is not None:
+            raise UsageError(f"The device {device!r} cannot be used: {info.reason}", hint=info.hint)
         return device
     backends = available()
     for info in backends:

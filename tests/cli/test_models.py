@@ -100,7 +100,32 @@ def test_the_best_device_is_taken_and_a_better_one_mentioned(
     monkeypatch.setattr("llmrs_cli.engine.backends.registry.available", lambda: found)
     assert choose_device("auto", quiet_terminal(capsys)) == device
     assert capsys.readouterr().err == said
+
+
+def test_a_device_that_is_asked_for_is_taken_if_it_can_be_used(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmrs_cli.engine.backends.registry.probe", lambda name, index: BackendInfo(name))
     assert choose_device("cuda:3", quiet_terminal(capsys)) == "cuda:3"
+
+
+@pytest.mark.parametrize(
+    "line", ["chat -p Hi", "batch -", "serve", "eval -", "show", "pull", "verify", "bench", "quantize -o x"]
+)
+def test_a_gpu_that_is_not_there_is_refused_by_every_command(
+    llmrs: Run, ladder: MakeLadder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    missing = BackendInfo("cuda", "no NVIDIA GPU is visible.", "Type this.")
+    monkeypatch.setattr("llmrs_cli.engine.backends.registry.probe", lambda name, index=0: missing)
+    command, *rest = line.split()
+    model = [] if command == "pull" else ["-m", ladder()]
+    if command in ("show", "pull"):
+        model = [ladder() if command == "show" else "a/b"]
+    result = llmrs(command, *rest, *model, "--device", "cuda:1", stdin='{"prompt": "Hi"}\n')
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "The device 'cuda:1' cannot be used: no NVIDIA GPU is visible." in result.stderr
+    assert "Type this." in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def run(asked: Asked, terminal: Terminal) -> int:
         if outlet.take_up(asked.settings(chosen), again):
             terminal.notice(f"{quoted(job.output)} is finished: {outlet.reused.rows} rows.")
             return _status(outlet.reused)
-        rows = asked.model.rows or ROWS[chosen.device.partition(":")[0]]
+        rows = rows_in_flight(asked, chosen)
         engine = stack.enter_context(open_engine(chosen, terminal, rows=rows))
         if note := drawing_note(engine, asked.options):
             terminal.notice(note)
@@ -135,6 +135,11 @@ def run(asked: Asked, terminal: Terminal) -> int:
             private_directory(speeds_file().parent)
             remember(speeds_file(), speed_key(chosen), batch.counts, progress.seconds)
     return _status(outlet.reused, batch.counts)
+
+
+def rows_in_flight(asked: Asked, chosen: Chosen) -> int:
+    """As asked for, else what suits the backend."""
+    return asked.model.rows or ROWS[chosen.device.partition(":")[0]]
 
 
 def _answer(batch: Run, rows: Numbered, outlet: Outlet, progress: Progress, terminal: Terminal) -> None:

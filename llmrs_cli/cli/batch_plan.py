@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from llmrs_cli.batch.plan import Plan, make_plan
 from llmrs_cli.batch.speeds import Speed, recall
-from llmrs_cli.cli.batch_job import MAX_TOKENS, Asked, mentioned, reader_of, speed_key, speeds_file
+from llmrs_cli.cli.batch_job import (
+    MAX_TOKENS,
+    Asked,
+    mentioned,
+    reader_of,
+    rows_in_flight,
+    speed_key,
+    speeds_file,
+)
 from llmrs_cli.cli.batch_progress import duration
 from llmrs_cli.cli.models import Chosen, choose
 from llmrs_cli.cli.terminal import Terminal
@@ -16,30 +25,41 @@ from llmrs_cli.errors import EngineFault, ExitCode, UsageError
 
 if TYPE_CHECKING:
     from llmrs_cli.engine import EngineLimits, EngineStats
-    from llmrs_cli.text.generate import TextEngine
+    from llmrs_cli.engine.weights.checkpoint import Checkpoint
 
 
 def dry_run(asked: Asked, terminal: Terminal) -> int:
-    """Print the plan on stdout; status 3 if some rows cannot be answered."""
+    """Print the plan on stdout; status 3 if some rows cannot be answered. Raises what opening an engine raises."""
+    from llmrs_cli.engine.weights.small_head import open_model
+    from llmrs_cli.text.generate import TextEngine
+
     again = reader_of(asked.source)
     if again is None:
         raise UsageError("Only a file can be looked at before a run.", hint="Save the rows in a file first.")
     chosen = choose(asked.model, terminal)
-    with _engine(chosen) as engine, terminal.working("Reading"):
+    checkpoint = open_model(chosen.path, small_head=chosen.small_head)
+    with (
+        terminal.working("Reading"),
+        TextEngine.over(
+            checkpoint, lambda: _idle(checkpoint, chosen, rows_in_flight(asked, chosen))
+        ) as engine,
+    ):
         rows = mentioned(again(), chosen.name, terminal)
         plan = make_plan(engine, asked.job_for(chosen.name, seed=0), rows)
     speed = recall(speeds_file(), speed_key(chosen))
     limit = asked.options.get("max_tokens") or MAX_TOKENS
-    for line in report(plan, engine.context, limit, speed, chosen.device):
+    context = f"{engine.context} of the model's {checkpoint.spec.max_context} (--ctx)"
+    for line in report(plan, context, limit, speed, chosen.device):
         terminal.data(line)
     return ExitCode.ROWS_FAILED if plan.failing else ExitCode.OK
 
 
-def report(plan: Plan, context: int, limit: int, speed: Speed | None, device: str) -> Iterator[str]:
-    """The plan in lines. `limit`: tokens of an answer, where the row says nothing."""
+def report(plan: Plan, context: str, limit: int, speed: Speed | None, device: str) -> Iterator[str]:
+    """The plan in lines. `context`: tokens that it holds, in words; `limit`: tokens of an answer, where the row
+    says nothing."""
     yield f"{plan.rows} rows, {plan.failing} cannot be answered, {plan.too_long} of them too long"
     yield f"{plan.merged} rows equal others and are computed once"
-    longest = f"the longest {plan.longest}; the context holds {context}, as far as memory allows"
+    longest = f"the longest {plan.longest}; the context holds {context}"
     yield f"{plan.prompt_tokens} prompt tokens, {longest}"
     yield f"{plan.answers} answers of at most {limit} tokens, where a row does not say otherwise"
     if speed is None:
@@ -56,16 +76,22 @@ def report(plan: Plan, context: int, limit: int, speed: Speed | None, device: st
         yield f"... and {plan.failing - len(plan.problems)} more"
 
 
-def _engine(chosen: Chosen) -> TextEngine:
-    """The text side of a model, over an engine that computes nothing."""
-    from llmrs_cli.engine import EngineLimits
-    from llmrs_cli.engine.weights.small_head import open_model
-    from llmrs_cli.text.generate import TextEngine
+def _idle(checkpoint: Checkpoint, chosen: Chosen, rows: int) -> _NoEngine:
+    """An engine that computes nothing, with the limits that a run's would have in the memory there is now."""
+    from llmrs_cli.engine.backends.registry import open_backend
+    from llmrs_cli.engine.memory import copy_bytes, plan_memory, weight_bytes
 
-    checkpoint = open_model(chosen.path, small_head=chosen.small_head)
-    context = min(chosen.context or checkpoint.spec.max_context, checkpoint.spec.max_context)
-    limits = EngineLimits(1, context, context, 1, 2, 2)
-    return TextEngine.over(checkpoint, lambda: _NoEngine(limits, checkpoint.spec.vocab))
+    with closing(open_backend(chosen.device, deterministic=chosen.deterministic)) as backend:
+        plan = plan_memory(
+            checkpoint.spec,
+            backend,
+            weight_bytes(checkpoint, backend),
+            context=chosen.context,
+            rows=rows,
+            memory=chosen.memory,
+            copies=copy_bytes(checkpoint, backend),
+        )
+    return _NoEngine(plan.limits, checkpoint.spec.vocab)
 
 
 class _NoEngine:

@@ -39,6 +39,34 @@ def test_rows_tokens_and_what_cannot_be_answered_are_told(plan: Any) -> None:
     ]
 
 
+@pytest.mark.parametrize("flags", [[], ["--ctx", "3000"], ["--ctx", "2500", "--rows", "2"]], ids=" ".join)
+def test_a_look_refuses_the_rows_that_a_run_refuses(
+    llmrs: Run, ladder: MakeLadder, tmp_path: Path, flags: list[str]
+) -> None:
+    source = tmp_path / "in.jsonl"
+    rows = [{"prompt_token_ids": [1] * length, "max_tokens": 1} for length in (10, 2030, 2400, 2900, 5000)]
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    args = ["batch", str(source), "-m", ladder(context=4096), "-t", "0", *flags]
+    run = llmrs(*args, "-o", "-")
+    errors = [json.loads(line)["error"] for line in run.stdout.splitlines()]
+    look = llmrs(*args, "--dry-run")
+    found = [line for line in look.stdout.splitlines() if line.startswith("line ")]
+    refused = {error["line"]: error["code"] for error in errors if error is not None}
+    assert set(refused.values()) == {"context_length_exceeded"}
+    assert [line.split(":")[0] for line in found] == [f"line {number}" for number in refused]
+    assert (look.exit_code, run.exit_code) == (3, 3)
+
+
+def test_a_look_says_how_much_of_the_models_context_there_is(
+    llmrs: Run, ladder: MakeLadder, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
+    args = ("batch", str(tmp_path / "in.jsonl"), "--dry-run", "-m", ladder(context=4096))
+    assert "the context holds 2048 of the model's 4096 (--ctx)" in llmrs(*args).stdout
+    assert "the context holds 4096 of the model's 4096 (--ctx)" in llmrs(*args, "--ctx", "4k").stdout
+    assert llmrs(*args, "--ctx", "5k").exit_code == 2, "as a run would say"
+
+
 def test_a_good_file_has_status_0(plan: Any) -> None:
     status, said = plan({"prompt_token_ids": [1, 2, 3], "n": 2}, args=("--max-tokens", "7"))
     assert status == 0

@@ -173,6 +173,9 @@ def _serve(
                 )
             terminal.notice(f"Serving on {address}; Ctrl-C ends.")
 
+        def draining(seconds: float) -> None:
+            terminal.notice(f"Answers under way get {seconds:g} s to end; a second signal ends at once.")
+
         load = Load(
             chosen.path,
             chosen.device,
@@ -182,7 +185,7 @@ def _serve(
             chosen.deterministic,
             chosen.small_head,
         )
-        return serve(listener, settings, load, Tell(bar.update, ready), quiet=terminal.quiet)
+        return serve(listener, settings, load, Tell(bar.update, ready, draining), quiet=terminal.quiet)
 
 
 def _require_extra() -> None:

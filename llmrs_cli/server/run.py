@@ -2,7 +2,8 @@
 
 The port is bound before the model is loaded, so a port in use is known at once and a client that comes
 early hears 503 `loading`. The first SIGTERM or SIGINT stops admission and lets what is under way end,
-until the deadline; a second one ends it at once. A failed engine ends the process with status 8.
+until the deadline; a second one ends it at once. Where something was cut off, or nothing was loaded yet, the status
+is that of the first signal; a failed engine ends the process with status 8.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Tell:
     """Bytes so far, and in all."""
     ready: Callable[[TextEngine, int], None]
     """The engine, and how many tokens its KV cache holds."""
+    draining: Callable[[float], None] = lambda seconds: None
+    """It ends, and answers are under way, which get so many seconds at most."""
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -110,6 +113,8 @@ class _Life:
         self._quiet = quiet
         self._stop = asyncio.Event()
         self._now = asyncio.Event()
+        self._status = ExitCode.TERMINATED
+        """If the end cuts something off"""
 
     async def run(self) -> int:
         service = Service(self._settings)
@@ -127,7 +132,7 @@ class _Life:
     async def _answer(self, service: Service) -> int:
         engine = await self._open(service)
         if engine is None:
-            return ExitCode.TERMINATED
+            return self._status
         broken = asyncio.ensure_future(engine.broken.wait())
         stop = asyncio.ensure_future(self._stop.wait())
         try:
@@ -189,6 +194,8 @@ class _Life:
     async def _drain(self, service: Service) -> int:
         """Let what is under way end, then cut off the rest."""
         service.phase = Phase.DRAINING
+        if not service.idle.is_set():
+            self._tell.draining(self._settings.drain)
         idle = asyncio.ensure_future(service.idle.wait())
         now = asyncio.ensure_future(self._now.wait())
         await asyncio.wait({idle, now}, timeout=self._settings.drain, return_when=asyncio.FIRST_COMPLETED)
@@ -197,21 +204,25 @@ class _Life:
             await asyncio.wait({idle}, timeout=CUT_SECONDS)
         idle.cancel()
         now.cancel()
-        return ExitCode.TERMINATED if service.cut else ExitCode.OK
+        return self._status if service.cut else ExitCode.OK
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+            loop.add_signal_handler(number, self._on_signal, number)
         try:
             yield
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
 
-    def _on_signal(self) -> None:
-        (self._now if self._stop.is_set() else self._stop).set()
+    def _on_signal(self, number: int) -> None:
+        if self._stop.is_set():
+            self._now.set()
+            return
+        self._status = ExitCode.INTERRUPTED if number == signal.SIGINT else ExitCode.TERMINATED
+        self._stop.set()
 
 
 async def _within(seconds: float, waiting: Any) -> None:

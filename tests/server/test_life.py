@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from llmrs_cli.server.run import OPEN_FILES, allow_files, listen
+from llmrs_cli.server.run import OPEN_FILES, Load, Tell, allow_files, listen, serve
+from llmrs_cli.server.settings import ServerSettings
 from tests.helpers.script_model import write_script_model
 from tests.helpers.served import PATIENCE, Reply, Served, served, wait_until
 
@@ -117,15 +118,27 @@ def test_it_asks_for_as_many_files_as_it_takes_connections(
 def test_told_to_stop_when_idle_it_ends_well(own: Served) -> None:
     child = child_of(own)
     assert own.stop() == 0
+    assert "Answers under way" not in own.errors.read_text()
     wait_until(lambda: not Path(f"/proc/{child}").exists())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_answers_under_way_and_those_that_wait_are_told_at_the_end(own: Served, number: int) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_answers_under_way_and_those_that_wait_are_told_at_the_end(
+    own: Served, number: int, status: int
+) -> None:
     asked = [Asked(own, ENDLESS) for _ in range(6)]
     wait_until(lambda: own.metric("num_requests_running") == 4 and own.metric("num_requests_waiting") == 2)
-    assert own.stop(number) == 143
+    assert own.stop(number) == status
     assert [one.error for one in asked] == ["shutting_down"] * 6
+    assert "Answers under way get 0.2 s to end; a second signal ends at once." in own.errors.read_text()
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_before_the_model_is_there_is_the_status(long_model: Path, number: int, status: int) -> None:
+    tell = Tell(lambda done, whole: os.kill(os.getpid(), number), lambda engine, tokens: None)
+    load = Load(long_model, "reference")
+    with listen("127.0.0.1", 0) as listener:
+        assert serve(listener, ServerSettings(names=("x",)), load, tell, quiet=True) == status
 
 
 def test_requests_whose_prompt_is_still_being_read_are_told_at_the_end(own: Served) -> None:

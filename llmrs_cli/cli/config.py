@@ -74,7 +74,7 @@ def show_path() -> None:
 @key_argument
 @json_option
 def get_setting(key: str, as_json: bool) -> None:
-    """Print the value of one setting; an empty line if it has none."""
+    """Print one setting; an empty line if it has no value."""
     entry = _setting(key)
     report = json.dumps({"value": entry.value, "origin": entry.origin})
     Terminal.standard().data(report if as_json else _shown(entry.value))
@@ -84,7 +84,10 @@ def get_setting(key: str, as_json: bool) -> None:
 @key_argument
 @click.argument("value", metavar="VALUE")
 def set_setting(key: str, value: str) -> None:
-    """Write one setting into the settings file; the rest of the file stays as it is."""
+    """Write one setting into the settings file.
+
+    The rest of the file stays as it is.
+    """
     from llmrs_cli.hub.own_names import set_default_model
     from llmrs_cli.hub.settings_file import change_setting
 
@@ -99,7 +102,10 @@ def set_setting(key: str, value: str) -> None:
 @command.command("unset")
 @key_argument
 def unset_setting(key: str) -> None:
-    """Take one setting out of the settings file, so that its default holds."""
+    """Go back to the default of one setting.
+
+    It is taken out of the settings file.
+    """
     from llmrs_cli.hub.settings_file import change_setting
 
     change_setting(directories().config, key, None)
@@ -108,7 +114,10 @@ def unset_setting(key: str) -> None:
 
 @command.command("edit")
 def edit_settings() -> None:
-    """Open the settings file in $VISUAL or $EDITOR, and say what is wrong with it afterwards."""
+    """Open the settings file in $VISUAL or $EDITOR.
+
+    What is wrong with it afterwards is said.
+    """
     folder = private_directory(directories().config)
     path = folder / SETTINGS_FILE
     if not path.exists():

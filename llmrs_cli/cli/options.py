@@ -101,7 +101,7 @@ def model_options(*, positional: bool = True, required: bool = False, runs: bool
             shell_complete=complete.models,
             help="Alias, owner/repo, folder or .gguf file.",
         ),
-        *([*_ROOM, *_ENGINE] if runs else []),
+        *([*_room(USUAL), *_ENGINE] if runs else []),
         click.option("--offline", is_flag=True, help="Use only what is on this machine."),
         revision_option,
     ]
@@ -178,7 +178,7 @@ def quiet_option(function: Function) -> Function:
 
 def room_options(function: Function) -> Function:
     """Adds --device, --ctx and --rows: where a model is to run and how much room it needs beside its weights."""
-    return _apply(_ROOM, function)
+    return _apply(_room("2k"), function)
 
 
 def json_option(function: Function) -> Function:
@@ -197,37 +197,45 @@ revision_option: Decorator = click.option(
 )
 
 
+USUAL = "2k on a CPU, 32k on a GPU, less where model or memory end before"
+"""Tokens of context, in words."""
+
+
 def _apply(parameters: Sequence[Callable[[Any], Any]], function: Function) -> Function:
     for parameter in reversed(parameters):
         function = parameter(function)
     return function
 
 
-_ROOM: list[Decorator] = [
-    click.option(
-        "--device",
-        type=device,
-        metavar="DEVICE",
-        shell_complete=complete.one_of("auto", "cuda", "cpu", "reference"),
-        help="auto, cuda, cuda:N, cpu or reference.",
-    ),
-    click.option(
-        "--ctx",
-        cls=AliasedOption,
-        aliases=("--ctx-size", "--context-length", "--num-ctx", "--max-model-len"),
-        type=tokens,
-        metavar="N",
-        help="Tokens of prompt and answer, such as 4096 or 8k (= 8192). Default: what fits.",
-    ),
-    click.option(
-        "--rows",
-        cls=AliasedOption,
-        aliases=("--parallel",),
-        type=click.IntRange(1, 4096),
-        metavar="N",
-        help="Sequences that run at once.",
-    ),
-]
+def _room(usual: str) -> list[Decorator]:
+    """What decides how much memory a model takes. `usual`: the context where nobody asks for one."""
+    return [
+        click.option(
+            "--device",
+            type=device,
+            metavar="DEVICE",
+            shell_complete=complete.one_of("auto", "cuda", "cpu", "reference"),
+            help="auto, cuda, cuda:N, cpu or reference.",
+        ),
+        click.option(
+            "--ctx",
+            cls=AliasedOption,
+            aliases=("--ctx-size", "--context-length", "--num-ctx", "--max-model-len"),
+            type=tokens,
+            metavar="N",
+            help=f"Tokens of prompt and answer, such as 4096 or 8k (= 8192). Default: {usual}.",
+        ),
+        click.option(
+            "--rows",
+            cls=AliasedOption,
+            aliases=("--parallel",),
+            type=click.IntRange(1, 4096),
+            metavar="N",
+            help="Sequences that run at once.",
+        ),
+    ]
+
+
 _ENGINE: list[Decorator] = [
     click.option(
         "--gpu-memory",

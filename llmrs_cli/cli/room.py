@@ -23,7 +23,7 @@ class Room:
     free: int
     """Bytes."""
     context: int | None
-    """Tokens of each request; None: as many as there is room for."""
+    """Tokens of each request; None: the least that is of use (`fit.LEAST_CONTEXT`)."""
     rows: int
     """Requests at once."""
 

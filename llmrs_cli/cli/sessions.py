@@ -80,7 +80,10 @@ def show_session(name: str, as_json: bool) -> None:
 @click.argument("name", metavar="NAME", shell_complete=_names)
 @click.argument("file", metavar="FILE")
 def export_session(name: str, file: str) -> None:
-    """Write a session to FILE: .md, .json, or .jsonl, a row that llmrs batch reads."""
+    """Write a session to FILE: .md, .json or .jsonl.
+
+    A .jsonl file has one row, which llmrs batch reads.
+    """
     from llmrs_cli.chat.export import exported, format_of, write_export
     from llmrs_cli.chat.store import SessionStore
 

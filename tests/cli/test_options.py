@@ -208,3 +208,17 @@ def test_no_other_memory_is_taken(typed: str) -> None:
     result = run("--gpu-memory", typed)
     assert result.exit_code == 2
     assert "--gpu-memory" in result.stderr and "40GiB" in result.stderr
+
+
+def test_the_context_that_help_promises_is_the_one_that_is_taken() -> None:
+    from llmrs_cli.engine.backends.base import Sizes
+    from llmrs_cli.hub.fit import LEAST_CONTEXT
+
+    taken = Sizes().context
+    assert f"Default: {taken // 1024}k on a CPU, " in plain_help("chat")
+    assert f"Default: {LEAST_CONTEXT // 1024}k." in plain_help("show")
+
+
+def plain_help(command: str) -> str:
+    """What --help says, on one line."""
+    return " ".join(CliRunner().invoke(root, [command, "--help"]).stdout.split())

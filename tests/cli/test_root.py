@@ -152,6 +152,13 @@ def test_the_list_of_commands_has_their_own_words(name: str) -> None:
     assert f"  {name:<10}  {COMMANDS[name]}\n" in CliRunner().invoke(root, ["--help"]).stdout
 
 
+@pytest.mark.parametrize("group", [(), ("sessions",), ("alias",), ("config",)])
+def test_no_explanation_in_a_list_of_commands_is_cut_short(group: tuple[str, ...]) -> None:
+    listed = CliRunner().invoke(root, [*group, "--help"], terminal_width=80).stdout.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed
+
+
 @pytest.mark.parametrize(
     "env", [{}, {"_LLMRS_COMPLETE": "bash_complete", "COMP_WORDS": "llmrs ", "COMP_CWORD": "1"}]
 )

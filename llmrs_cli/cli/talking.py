@@ -106,8 +106,9 @@ def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Termi
     from llmrs_cli.cli.desk import TerminalDesk
 
     system = _system_prompt(ask)
-    chosen = choose(model, terminal)
-    engine = open_engine(chosen, terminal, rows=model.rows or 1)
+    with terminal.undisturbed():  # a line that is typed meanwhile is the first one that is asked
+        chosen = choose(model, terminal)
+        engine = open_engine(chosen, terminal, rows=model.rows or 1)
     reader = _reader(ask, terminal)
     desk = TerminalDesk(model, terminal, reader, engine, chosen.commit)
     try:

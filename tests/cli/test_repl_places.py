@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
+from llmrs_cli.cli.root import root
+from llmrs_cli.errors import ExitCode, ModelError
 from tests.cli.conftest import MakeLadder
 from tests.helpers.byte_tokenizer import piece_ids
 from tests.helpers.ladder import TOP
-from tests.helpers.screen import ScreenSession
+from tests.helpers.screen import PATIENCE, ScreenSession
 
 CTRL_C, CTRL_D, ENTER = "\x03", "\x04", "\r"
 WORDS = ("alpha", "beta", "gamma", "*delta*", "`epsilon`")
@@ -127,3 +131,29 @@ def test_few_open_files_an_ascii_locale_and_an_open_mask_change_nothing(
     assert all((mode == 0o700) == path.is_dir() for path, mode in modes.items())
     (saved,) = (state / "sessions").iterdir()
     assert "é?" in saved.read_text("utf-8")
+
+
+def test_a_line_that_is_typed_while_the_model_loads_waits_unseen_with_its_enter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    master, slave = os.openpty()
+
+    def load(*_: object) -> None:
+        os.write(master, b"Hi\r\n")  # Enter, and what tells here that all of it has arrived
+        assert select.select([slave], [], [], PATIENCE)[0]
+        raise ModelError("It is none.")
+
+    monkeypatch.setattr("llmrs_cli.cli.talking.choose", load)
+    with open(slave, closefd=False) as stdin, open(slave, "w", closefd=False) as out:
+        for name, stream in (("stdin", stdin), ("stdout", out), ("stderr", out)):
+            monkeypatch.setattr(sys, name, stream)
+        with pytest.raises(SystemExit) as ended:
+            root(["chat", "x"])
+        monkeypatch.undo()
+    assert ended.value.code == ExitCode.MODEL
+    shown = os.read(master, 1000)
+    assert b"It is none." in shown
+    assert b"Hi" not in shown
+    assert os.read(slave, 100) == b"Hi\r\n"
+    os.close(slave)
+    os.close(master)

@@ -302,7 +302,7 @@ class TextEngine:
                 f"The prompt has {len(prompt)} tokens; the context holds {self.context}, answer included.",
                 limit=self.context,
                 prompt=len(prompt),
-                hint="Shorten the prompt or give the engine a larger context.",
+                hint="Shorten the prompt or give the engine a larger context (--ctx).",
             )
         return room
 

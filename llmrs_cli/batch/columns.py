@@ -15,6 +15,8 @@ from llmrs_cli.batch.decode import text_of
 from llmrs_cli.batch.lines import MAX_LINE, Line, read_lines
 from llmrs_cli.errors import RequestError, UsageError, quoted
 
+PROMPT = "prompt"
+"""The column that is a row's prompt where no template says otherwise."""
 _PLACE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
 
@@ -75,10 +77,10 @@ class Table:
         """UsageError unless each of `names` is a column; a table that is empty has nothing to lack."""
         for name in names:
             if self.columns and name not in self.columns:
-                raise UsageError(
-                    f"The table has no column {quoted(name)}.",
-                    hint=f"Its columns are {', '.join(map(quoted, self.columns[:20]))}.",
-                )
+                hint = f"Its columns are {', '.join(map(quoted, self.columns[:20]))}."
+                if name == PROMPT:
+                    hint += f" --prompt-template makes a prompt of them, such as '{{{self.columns[0]}}}'."
+                raise UsageError(f"The table has no column {quoted(name)}.", hint=hint)
 
     def records(self) -> Iterator[tuple[Line, dict[str, Any] | RequestError]]:
         """For each record its first line with the bytes of all, and its cells by column."""

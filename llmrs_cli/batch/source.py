@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from llmrs_cli.batch.columns import Table, Template
+from llmrs_cli.batch.columns import PROMPT, Table, Template
 from llmrs_cli.batch.compression import decompressed, plain_name
 from llmrs_cli.batch.decode import text_of
 from llmrs_cli.batch.lines import Line, read_lines
@@ -98,7 +98,7 @@ class Source:
             )
 
     def _table_rows(self, data: BinaryIO, *, tabs: bool) -> Iterator[Row]:
-        template = self.template or Template("{prompt}")
+        template = self.template or Template(f"{{{PROMPT}}}")
         table = Table(data, tabs=tabs)
         table.require([*template.columns, *([self.id_field] if self.id_field else [])])
         reader = RowReader(template=template, is_table=True, id_field=self.id_field)

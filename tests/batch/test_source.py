@@ -91,7 +91,7 @@ def test_a_template_makes_prompts_of_columns() -> None:
 
 
 def test_what_cannot_be_at_all_is_refused_before_the_first_row() -> None:
-    with pytest.raises(UsageError, match="no column 'prompt'"):
+    with pytest.raises(UsageError, match="no column 'prompt'.*--prompt-template .* such as '{text}'"):
         rows(b"text\nhi\n", "x.csv")
     with pytest.raises(UsageError, match="columns"):
         rows(b"hi\n", "x.txt", template=Template("{text}"))

@@ -47,7 +47,7 @@ def command(as_json: bool) -> None:
     rows = [*map(_row, entries), *map(_copy_row, copies)]
     for line in table([HEADER, *rows], right=frozenset({1})):
         terminal.data(line)
-    if not entries:
+    if not rows:
         terminal.notice("No model is here yet. 'llmrs alias list' shows names to fetch with 'llmrs pull'.")
 
 

@@ -87,6 +87,9 @@ def test_show_has_the_copy_of_a_model_and_the_source_of_a_copy(
         {"path": str(place), "size": bytes_of(place)}
     ]
     assert str(place) in llmrs("show", str(folder)).stdout
+    listed = llmrs("list")
+    assert listed.stdout.splitlines()[1].startswith(str(folder))
+    assert listed.stderr == "", "what is here is not nothing"
     assert data(llmrs, "show", str(place))["converted_from"] == str(folder)
     llmrs("convert", str(folder), "-o", str(tmp_path / "shipped"))
     assert len(kept_copies(directories())) == 1, "folders of the user's own are not ours to list"

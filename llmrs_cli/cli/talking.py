@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from llmrs_cli.chat.store import SessionStore
     from llmrs_cli.chat.talk import Talk
     from llmrs_cli.cli.desk import TerminalDesk
-    from llmrs_cli.text.generate import TextEngine
+    from llmrs_cli.text.generate import GenerateOptions, TextEngine
 
 
 def ask_or_talk(
@@ -70,10 +70,11 @@ def _ask(model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, 
             raise UsageError("The prompt is empty.", hint="Give it a text with -p.")
         terminal.notice("stdin is empty: there is nothing to answer.")
         return ExitCode.OK
+    options = _options(sampling, ask)
     chosen = choose(model, terminal)
     with open_engine(chosen, terminal, rows=model.rows or _rows(ask)) as engine:
         desk = TerminalDesk(model, terminal, commit=chosen.commit)
-        talk = _talk(engine, chosen, system, ask, sampling, desk)
+        talk = _talk(engine, chosen, system, options, ask, desk)
         if ask.choices:
             return choose_label(talk, question, ask, terminal)
         _introduce(chosen, engine, sampling, ask, terminal)
@@ -105,14 +106,14 @@ def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Termi
     from llmrs_cli.chat.repl import converse
     from llmrs_cli.cli.desk import TerminalDesk
 
-    system = _system_prompt(ask)
+    system, options = _system_prompt(ask), _options(sampling, ask)
     with terminal.undisturbed():  # a line that is typed meanwhile is the first one that is asked
         chosen = choose(model, terminal)
         engine = open_engine(chosen, terminal, rows=model.rows or 1)
     reader = _reader(ask, terminal)
     desk = TerminalDesk(model, terminal, reader, engine, chosen.commit)
     try:
-        talk = _talk(engine, chosen, system, ask, sampling, desk)
+        talk = _talk(engine, chosen, system, options, ask, desk)
         _dress(reader, talk)
         terminal.notice(f"{_beginning(chosen, engine, sampling)} /help lists what can be typed.")
         if talk.session.turns:
@@ -125,12 +126,19 @@ def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Termi
     return ExitCode.OK
 
 
+def _options(sampling: Sampling, ask: Ask) -> GenerateOptions:
+    """How answers are drawn; what is wrong with a form is known before a model is fetched for it."""
+    from llmrs_cli.text.generate import GenerateOptions
+
+    return GenerateOptions(**sampling.given(), grammar=ask.grammar())
+
+
 def _talk(
     engine: TextEngine,
     chosen: Chosen,
     system: str | None,
+    options: GenerateOptions,
     ask: Ask,
-    sampling: Sampling,
     desk: TerminalDesk,
 ) -> Talk:
     """A session as the options want it: a fresh one, or the saved one that they name."""
@@ -139,12 +147,11 @@ def _talk(
     from llmrs_cli.chat.store import SessionStore
     from llmrs_cli.chat.talk import Talk
     from llmrs_cli.config import directories
-    from llmrs_cli.text.generate import GenerateOptions
 
     overflow = Overflow(ask.overflow or ("oldest" if desk.reader is not None else "error"))
     session = Session(
         engine,
-        GenerateOptions(**sampling.given(), grammar=ask.grammar()),
+        options,
         overflow=overflow,
         arguments=ask.arguments,
     )

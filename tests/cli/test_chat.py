@@ -258,3 +258,14 @@ def test_a_prompt_beyond_the_context_names_the_flag_that_gives_more(llmrs: Run, 
     assert "the context holds 2048" in refused.stderr
     assert "--ctx" in refused.stderr
     assert llmrs(*asked, "--ctx", "4k").exit_code == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"), [("./none.json", "There is no file './none.json'."), ("{", "is not a JSON object")]
+)
+def test_a_form_that_is_none_is_refused_before_a_model_is_looked_for(
+    llmrs: Run, schema: str, said: str
+) -> None:
+    result = llmrs("chat", "./no-model", "-p", "Hi", "--schema", schema)
+    assert said in result.stderr
+    assert "no-model" not in result.stderr

@@ -126,8 +126,9 @@ def test_models_without_4_bit_layers_or_that_are_converted_are_refused(whole: Pa
 
 def test_layers_that_fit_no_tile_are_refused_and_nothing_is_left(tmp_path: Path) -> None:
     source = write_tiny(tmp_path / "m", TinyModel(awq=True, layers=1, group=16))
-    with pytest.raises(ModelError, match="do not fit into the kernels' tiles"):
+    with pytest.raises(ModelError, match="do not fit into the kernels' tiles") as caught:
         converted(source, tmp_path / "c")
+    assert "runs as it is" in str(caught.value.hint)
     assert not (tmp_path / "c").exists()
 
 

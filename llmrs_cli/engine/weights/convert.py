@@ -73,7 +73,8 @@ def convert(checkpoint: Checkpoint, name: str, folder: Path) -> Iterator[int]:
         weights |= _write_group(folder / f"{group}.safetensors", parameters)
         if not any(weight.kind == "tiles" for weight in weights.values()):
             raise ModelError(
-                f"The 4-bit layers of {shown(checkpoint.path)} do not fit into the kernels' tiles."
+                f"The 4-bit layers of {shown(checkpoint.path)} do not fit into the kernels' tiles.",
+                hint="There is nothing to convert: the model runs as it is.",
             )
         yield sum(parameter.nbytes for parameter in parameters.values())
     write_json(folder / CONFIG, plain_config(checkpoint))

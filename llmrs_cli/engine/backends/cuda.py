@@ -264,13 +264,7 @@ class CudaBackend(Backend):
         following: LayerWeights | None,
     ) -> bool:
         assert isinstance(hidden, CudaHidden)
-        if self._fixed is not None:
-            return False
-        left = self._between.finish(layer, hidden.residual, mixed, after, following)
-        if left is None:
-            return False
-        hidden.ahead, hidden.projected = left.ahead, left.projected
-        return True
+        return self._fixed is None and self._between.finish(layer, hidden, mixed, after, following)
 
     def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
         assert isinstance(hidden, CudaHidden)

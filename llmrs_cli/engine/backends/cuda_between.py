@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import cupy as cp
 
@@ -15,6 +14,7 @@ from llmrs_cli.engine.arrays import Array
 from llmrs_cli.engine.backends.cuda_dense import Paths, room_ahead
 from llmrs_cli.engine.backends.cuda_linear import CudaLinear
 from llmrs_cli.engine.backends.cuda_memory import Arena
+from llmrs_cli.engine.backends.cuda_results import CudaHidden
 from llmrs_cli.engine.backends.handles import LayerWeights, Vector
 from llmrs_cli.kernels.catalog import HOPPER
 from llmrs_cli.kernels.device import CudaDevice
@@ -22,21 +22,10 @@ from llmrs_cli.kernels.layer_plans import MOST_TOKENS, LayerShape
 from llmrs_cli.kernels.layer_wide import LayerMatrices, layer_wide, unit
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.norm_ahead import Ahead
 from llmrs_cli.kernels.wide_plans import GROUP_TOKENS
 
 MOST_COUNTS = 1024
 """Words where blocks meet, so many that the buffer stays where it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What a launch leaves for the next attention."""
-
-    ahead: Ahead
-    """For the norm behind the layer"""
-    projected: Any
-    """(M, Q) 16-bit, the next layer's projection, or None"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +39,22 @@ class Between:
     def finish(
         self,
         layer: LayerWeights,
-        residual: Array,
+        hidden: CudaHidden,
         mixed: Array,
         after: Vector,
         following: LayerWeights | None,
-    ) -> Left | None:
-        """A layer from its attention on, (M, C) float32 `residual` += its products; None: nothing has been done."""
+    ) -> bool:
+        """A layer from its attention on: `hidden` takes its products, and what the next attention needs; False: nothing
+        has been done."""
         matrices = matrices_of(layer, following)
         if matrices is None or self.device.loader.arch != HOPPER:
-            return None
+            return False
         m, shape = len(mixed), matrices.shape
         # Behind the last layer too, the plan of the others: each is compiled.
         usual = replace(shape, qkv=layer.qkv.shape[0])
         plan = self.paths.layer(m, usual, self.device.multiprocessors)
         if plan is None or not plan.serves(m, shape):
-            return None
+            return False
         parts = plan.parts(shape.hidden)
         mlp = room_ahead(self.arena, layer.mlp_norm, m, parts)
         left = room_ahead(self.arena, after, m, parts)
@@ -75,10 +65,11 @@ class Between:
         counts = plan.counts(shape.ffn)
         meeting = self.arena.take("grid meeting", (counts,), cp.int32, reserve=MOST_COUNTS)
         layer_wide(
-            self.device, True, plan, matrices, mixed, residual, activated, mlp, left, projected, meeting,
+            self.device, True, plan, matrices, mixed, hidden.residual, activated, mlp, left, projected, meeting,
             layer.geometry.eps,
         )  # fmt: skip
-        return Left(left, projected)
+        hidden.ahead, hidden.projected = left, projected
+        return True
 
 
 def matrices_of(layer: LayerWeights, following: LayerWeights | None) -> LayerMatrices | None:

@@ -44,10 +44,6 @@ class Saturations:
     def project_add(self, x: Array, weight: Linear, hidden: Hidden, norm: Vector | None = None) -> None:
         self._backend.project_add(x, weight, hidden, norm)
 
-    def finish(self, *_: object) -> bool:
-        """What is counted is what each op gives."""
-        return False
-
     def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
         self._tokens = len(tokens)
         return self._backend.choose(hidden, mixed, tokens)

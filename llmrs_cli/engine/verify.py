@@ -170,10 +170,6 @@ class _Recorder:
     def choose(self, *arguments: Any) -> Any:
         return self._backend.choose(*arguments)
 
-    def finish(self, *_: object) -> bool:
-        """What is kept is what each op gives."""
-        return False
-
     def head(self, hidden: Hidden, *_: Any) -> Any:
         """Logits have been compared before."""
         return hidden.residual

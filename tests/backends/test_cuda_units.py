@@ -26,8 +26,7 @@ def stems(room: Any, arch: str = "sm_90a", most: int = 2048, copied: bool = Fals
     noted.add_packed(GATE_UP, "gate_up")
     noted.add_packed(DOWN, "down")
     noted.add_dense((5008, 896), "head")
-    paths = sys.modules["llmrs_cli.engine.backends.cuda_dense"].MEASURED
-    return {unit.stem for unit in noted.units(False, 64, arch, 132, paths, most)}
+    return {unit.stem for unit in noted.units(False, 64, arch, 132, most)}
 
 
 def test_many_tokens_have_kernels_for_codes_or_for_their_copies(room: Any) -> None:

@@ -19,7 +19,6 @@ from llmrs_cli.engine.backends.rows import HostRows
 from llmrs_cli.engine.model.decoder import run_body, run_head
 from llmrs_cli.engine.weights.checkpoint import open_checkpoint
 from llmrs_cli.engine.weights.load import load_model
-from llmrs_cli.kernels import layer_plans
 from tests.conftest import DATA
 from tests.gpu.halves import cp, error
 from tests.helpers.generate import generate
@@ -42,7 +41,7 @@ def backend(
     from llmrs_cli.engine.backends.cuda import CudaBackend
     from llmrs_cli.engine.backends.cuda_dense import MEASURED, Paths
 
-    candidates = Paths(rows=False, few_attend=False, prompt_tokens=1, layer=layer_plans.plan_for)
+    candidates = Paths(rows=False, few_attend=False, prompt_tokens=1)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))
     opened = CudaBackend(0, paths=candidates if request.param else MEASURED)
     yield opened

@@ -44,7 +44,6 @@ CUDA_MODULES = tuple(
         "_results",
         "_packed",
         "_copies",
-        "_between",
         "_units",
     )
 )

@@ -12,7 +12,6 @@ import pytest
 
 from llmrs_cli.kernels import (
     attend_prompt,
-    layer_wide,
     linear_many,
     linear_small,
     linear_wide,
@@ -63,7 +62,7 @@ def plain_maps() -> Iterator[None]:
     """The driver makes tensor maps; without one, they are what `tensor_map` says."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (
-            attend_prompt, layer_wide, linear_many, linear_small, linear_wide, packed_many, packed_wide,
+            attend_prompt, linear_many, linear_small, linear_wide, packed_many, packed_wide,
         ):  # fmt: skip
             patch.setattr(module, "tensor_map", tensor_map)
         for module in (linear_many, packed_many):

@@ -18,8 +18,6 @@ class Recorder:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.finished: list[tuple[Any, ...]] = []
-        self.works_ahead = False
 
     def __getattr__(self, op: str) -> Any:
         def call(*args: Any) -> str:
@@ -27,10 +25,6 @@ class Recorder:
             return f"{op} {len(self.calls)}"
 
         return call
-
-    def finish(self, *args: Any) -> bool:
-        self.finished.append(args)
-        return self.works_ahead
 
     def choose(self, hidden: str, mixed: str, tokens: str) -> tuple[str, str]:
         self.calls.append(("choose", (hidden, mixed, tokens)))
@@ -46,9 +40,8 @@ def model(layers: int) -> Any:
     )
 
 
-def body(layers: int, caches: list[str], works_ahead: bool = False) -> tuple[Recorder, Any, Body]:
+def body(layers: int, caches: list[str]) -> tuple[Recorder, Any, Body]:
     recorder, weights = Recorder(), model(layers)
-    recorder.works_ahead = works_ahead
     left = run_body(recorder, weights, caches, "step")  # type: ignore[arg-type]
     return recorder, weights, left
 
@@ -96,22 +89,4 @@ def test_the_head_ends_the_last_layer_for_the_tokens_that_ask_for_logits() -> No
         ("norm_gate_up", (hidden, weights.layers[1])),
         ("project_add", ("norm_gate_up 3", "down 1", hidden, "norm")),
         ("head", (hidden, "norm", 1e-6, "head")),
-    ]
-
-
-def test_a_backend_may_finish_a_layer_at_once() -> None:
-    """Then only its attention and the next projection are asked for."""
-    recorder, weights, left = body(3, ["cache 0", "cache 1", "cache 2"], works_ahead=True)
-    hidden: Any = left.hidden
-    assert [op for op, _ in recorder.calls] == ["embed", *["norm_qkv_rope_store", "attend"] * 3]
-    assert recorder.finished == [
-        (weights.layers[i], hidden, f"attend {3 + 2 * i}", f"attention_norm {i + 1}", weights.layers[i + 1])
-        for i in range(2)
-    ]
-    recorder.calls.clear()
-    recorder.finished.clear()
-    run_head(recorder, weights, left, "token")  # type: ignore[arg-type]
-    assert [op for op, _ in recorder.calls] == ["choose", "head"]
-    assert recorder.finished == [
-        (weights.layers[2], f"chosen {hidden}", f"chosen {left.mixed}", "norm", None)
     ]

@@ -287,18 +287,6 @@ class Backend(ABC):
         normed = self.rms_norm(hidden.residual, layer.mlp_norm, layer.geometry.eps)
         return self.silu_mul(self.linear(normed, layer.gate_up))
 
-    def finish(
-        self,
-        layer: LayerWeights,
-        hidden: Hidden,
-        mixed: Array,
-        after: Vector,
-        following: LayerWeights | None,
-    ) -> bool:
-        """All of a layer behind its attention, and the projection of the one `following`, at once where a backend can:
-        `project_add`, `norm_gate_up`, `project_add`; `after` is the norm behind it. False: nothing has been done."""
-        return False
-
     def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
         """The residual stream and `mixed` (T, W) of the chosen tokens, (R,) indices into T, ascending: R rows or more of
         either, the first R theirs. They are arrays of their own, unless all T are chosen."""

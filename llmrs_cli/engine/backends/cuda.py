@@ -20,7 +20,6 @@ from llmrs_cli.engine.arrays import Array, Draws, StepArrays
 from llmrs_cli.engine.backends import cuda_packed, cuda_sizes
 from llmrs_cli.engine.backends.base import Backend, Hidden, ModelSizes, RowLimits, Rows, Sizes, UnsupportedOp
 from llmrs_cli.engine.backends.cuda_attention import Attention
-from llmrs_cli.engine.backends.cuda_between import Between
 from llmrs_cli.engine.backends.cuda_copies import with_copies
 from llmrs_cli.engine.backends.cuda_dense import MEASURED, DenseProducts, Paths
 from llmrs_cli.engine.backends.cuda_draws import Drawn, DrawPool
@@ -95,7 +94,6 @@ class CudaBackend(Backend):
         self._gemm = Gemm(tuning, measures=not deterministic)
         # Sizes here change with the rows that draw.
         self._head_arena = Arena()
-        self._between = Between(self.device, self._arena, paths)
         self._fixed: FixedProducts | None = None
         self._paths = paths
         self._dense = DenseProducts(self.device, self._arena, self._gemm, paths)
@@ -136,7 +134,7 @@ class CudaBackend(Backend):
         # All at once and in parallel, rather than one by one in the first steps.
         most = 0 if self.deterministic else self.sizes.idle_budget
         bf16, arch = self._bf16 is not False, self.device.loader.arch
-        units = self._units.units(bf16, head_dim, arch, self.device.multiprocessors, self._paths, most)
+        units = self._units.units(bf16, head_dim, arch, self.device.multiprocessors, most)
         self.device.build(units)
         self._shares = self._attention.shares(kv_heads, head_dim)
         if self._paths.few_attend and not self.deterministic:
@@ -228,10 +226,7 @@ class CudaBackend(Backend):
     ) -> Array:
         geometry, tokens = layer.geometry, len(hidden.residual)
         qkv = self._take("qkv", tokens, layer.qkv.shape[0])
-        assert isinstance(hidden, CudaHidden)
-        if hidden.projected is None:
-            self._norm_linear("store", hidden, layer.attention_norm, geometry.eps, layer.qkv, qkv)
-        hidden.projected = None
+        self._norm_linear("store", hidden, layer.attention_norm, geometry.eps, layer.qkv, qkv)
         assert isinstance(step, CudaStep)
         assert isinstance(kv, PagedKv)
         rotation = attend_few.Rotation(rope, layer.q_norm, layer.k_norm, geometry.eps)
@@ -254,17 +249,6 @@ class CudaBackend(Backend):
         out = self._take("activated", len(hidden.residual), layer.gate_up.shape[0] // 2)
         self._norm_linear("silu", hidden, layer.mlp_norm, layer.geometry.eps, layer.gate_up, out)
         return Scaled(out, headroom(self._is_bf16(layer.gate_up)))
-
-    def finish(
-        self,
-        layer: LayerWeights,
-        hidden: Hidden,
-        mixed: Array,
-        after: Vector,
-        following: LayerWeights | None,
-    ) -> bool:
-        assert isinstance(hidden, CudaHidden)
-        return self._fixed is None and self._between.finish(layer, hidden, mixed, after, following)
 
     def choose(self, hidden: Hidden, mixed: Array, tokens: Array) -> tuple[Hidden, Array]:
         assert isinstance(hidden, CudaHidden)

@@ -21,7 +21,6 @@ from llmrs_cli.kernels import linear_rows, linear_small, linear_wide, many_plans
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.launch import ceil_div
-from llmrs_cli.kernels.layer_plans import LayerPlan, LayerShape
 from llmrs_cli.kernels.linear_many import linear_many
 from llmrs_cli.kernels.linear_small import MAX_NORM_TOKENS, MAX_TOKENS, Epilogue
 from llmrs_cli.kernels.many_plans import ManyPlan
@@ -43,8 +42,6 @@ class Paths:
     """How `linear_wide` spreads M tokens of an (N, K) linear over so many multiprocessors; None: another kernel takes it"""
     many: Callable[[int, int, int, Epilogue, int], ManyPlan | None] = many_plans.chosen
     """The same of `linear_many`, for M tokens of an (N, K) linear with what follows it"""
-    layer: Callable[[int, LayerShape, int], LayerPlan | None] = lambda *_: None
-    """How `layer_wide` spreads what stands between two attentions for M tokens; None: its products are launched one by one"""
     prompt_tokens: int = 512
     """Of a step at least, whose prompts go through `attend_prompt`; 0: never"""
 

@@ -36,8 +36,6 @@ class CudaHidden(Hidden):
     """The residual, and what the last sum has left for the norm that follows."""
 
     ahead: Ahead | None = None
-    projected: Any = None
-    """(T, Q) 16-bit: the next layer's projection, if it has been made already"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from llmrs_cli.engine.backends import cuda_between
-from llmrs_cli.engine.backends.cuda_dense import Paths
 from llmrs_cli.engine.backends.cuda_staging import large_sizes
 from llmrs_cli.kernels.catalog import (
-    HOPPER,
     many_units,
     model_units,
     packed_many_units,
@@ -54,7 +51,7 @@ class ModelUnits:
             self.packed.add((layout, EPILOGUES[place]))
 
     def units(
-        self, bf16: bool, head_dim: int, arch: str, multiprocessors: int, paths: Paths, most_tokens: int
+        self, bf16: bool, head_dim: int, arch: str, multiprocessors: int, most_tokens: int
     ) -> tuple[Unit, ...]:
         """All for steps of up to `most_tokens` tokens; 0: where bits are fixed, and other kernels multiply 16-bit weights."""
         sizes = large_sizes(most_tokens)
@@ -70,6 +67,4 @@ class ModelUnits:
         found += many_units(bf16, many, sizes, arch, multiprocessors)
         if most_tokens:
             found += wide_units(bf16, self.dense, arch, multiprocessors)
-        if arch == HOPPER:
-            found += cuda_between.units(paths, self.dense, multiprocessors)
         return tuple(found)

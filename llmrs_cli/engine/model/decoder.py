@@ -34,7 +34,7 @@ def run_body(backend: Backend, model: ModelWeights, kv: Sequence[KvLayer], step:
     mixed: Array = None
     for i, (layer, cache) in enumerate(zip(model.layers, kv, strict=True)):
         if i:
-            _finish(backend, model.layers[i - 1], hidden, mixed, layer.attention_norm, layer)
+            _finish(backend, model.layers[i - 1], hidden, mixed, layer.attention_norm)
         q = backend.norm_qkv_rope_store(hidden, layer, cache, model.rope, step)
         mixed = backend.attend(q, cache, step, layer.geometry)
     return Body(hidden, mixed)
@@ -46,21 +46,12 @@ def run_head(backend: Backend, model: ModelWeights, body: Body, tokens: Array) -
     A head over all T tokens may use `body` up.
     """
     hidden, mixed = backend.choose(body.hidden, body.mixed, tokens)
-    _finish(backend, model.layers[-1], hidden, mixed, model.norm, None)
+    _finish(backend, model.layers[-1], hidden, mixed, model.norm)
     return backend.head(hidden, model.norm, model.eps, model.head)[: len(tokens)]
 
 
-def _finish(
-    backend: Backend,
-    layer: LayerWeights,
-    hidden: Hidden,
-    mixed: Array,
-    after: Vector,
-    following: LayerWeights | None,
-) -> None:
-    """A layer from its attention on; the norm `after` reads what it leaves, for the layer `following` if there is one."""
-    if backend.finish(layer, hidden, mixed, after, following):
-        return
+def _finish(backend: Backend, layer: LayerWeights, hidden: Hidden, mixed: Array, after: Vector) -> None:
+    """A layer from its attention on; the norm `after` reads what it leaves."""
     backend.project_add(mixed, layer.o, hidden, layer.mlp_norm)
     activated = backend.norm_gate_up(hidden, layer)
     backend.project_add(activated, layer.down, hidden, after)

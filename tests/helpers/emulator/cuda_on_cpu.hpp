@@ -283,15 +283,6 @@ template <class T> T atomicMax(T* at, T other) {
     return old;
 }
 inline u32 load_acquire(const u32* p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
-inline u32 grid_arrive(u32* arrived) { return __atomic_fetch_add(arrived, 1, __ATOMIC_ACQ_REL); }
-inline void grid_wait(const u32* arrived, u32 wanted) {
-    const auto began = std::chrono::steady_clock::now();
-    while (load_acquire(arrived) < wanted) {
-        if (std::chrono::steady_clock::now() - began > std::chrono::seconds(60)) fail("not all blocks come to a meeting");
-        look_again();
-    }
-}
-inline void fence_for_copies() {}
 inline void __nanosleep(unsigned) { std::this_thread::yield(); }
 inline u32 atomicOr(u32* at, u32 bits) { const u32 old = *at; *at |= bits; return old; }
 inline u32 atomicCAS(u32* at, u32 wanted, u32 value) { const u32 old = *at; if (old == wanted) *at = value; return old; }

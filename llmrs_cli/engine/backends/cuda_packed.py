@@ -213,7 +213,7 @@ class PackedProducts:
                 ahead=ahead, eps=eps,
             )  # fmt: skip
             return
-        if m <= packed_small.MAX_TOKENS and self._norm_fits(weight, m):
+        if self._are_few(m, weight) and self._norm_fits(weight, m):
             self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps)
             return
         values = self.arena.take("normed", (m, k), cp.uint16)
@@ -233,7 +233,7 @@ class PackedProducts:
         if weight.copy is not None and len(x) > packed_plans.COPY_TOKENS:
             assert self.dense is not None
             self.dense.plain(epilogue, x, weight.copy, out, alpha)
-        elif len(x) <= packed_small.MAX_TOKENS:
+        elif self._are_few(len(x), weight):
             self._few(epilogue, weight, out, x=x, alpha=alpha)
         elif (plan := self._wide_plan(len(x), weight)) is not None:
             parts = weight.shape[0] // PART_ROWS
@@ -270,6 +270,9 @@ class PackedProducts:
     def _stream_plan(self, weight: PackedLinear) -> packed_small.StreamPlan:
         group = weight.matrix.layout.group
         return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep, self._hopper)
+
+    def _are_few(self, m: int, weight: PackedLinear) -> bool:
+        return m <= packed_small.MAX_TOKENS and self._wide_plan(m, weight) is None
 
     def _wide_plan(self, m: int, weight: PackedLinear) -> PackedWidePlan | None:
         count, layout = self.device.multiprocessors, weight.matrix.layout

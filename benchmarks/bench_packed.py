@@ -25,7 +25,6 @@ from benchmarks.packed_errors import Packed, error, rounding_errors
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_packed import PackedLinear, PackedProducts
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
-from llmrs_cli.kernels.bulk_ring import BULK_ROOM
 from llmrs_cli.kernels.dequantise import unit as dequantise_unit
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
@@ -45,11 +44,6 @@ SPREAD_BYTES = 2 << 30
 """That the matrices of a chain take together."""
 STREAMS = [(2, 12, 3), (2, 14, 2), (2, 16, 3), (2, 8, 4), (4, 14, 2)]
 """Tiles, warps, stages."""
-BULK_STREAMS = [
-    (2, 12, 3, 0), (2, 12, 4, 0), (2, 12, 5, 0), (2, 12, 7, 0), (2, 12, 7, 3), (2, 12, 7, 5), (2, 12, 4, 2), (2, 16, 3, 0),
-    (2, 16, 5, 0), (2, 16, 5, 3), (2, 8, 6, 0), (2, 8, 10, 0), (4, 8, 3, 0), (4, 8, 5, 0), (4, 12, 3, 0), (1, 16, 10, 0),
-]  # fmt: skip
-"""The same where the copy engine brings the weights, and how many stages are asked for late."""
 TILES = [
     (16, 16, 6, 1), (16, 8, 6, 2), (16, 8, 4, 2), (32, 12, 6, 1), (32, 8, 6, 2), (32, 16, 6, 1),
     (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (128, 8, 4, 1), (128, 8, 5, 1), (128, 4, 5, 1),
@@ -94,18 +88,11 @@ def room(partials: int, arrivals: int) -> Scratch:
 
 def stream_plans(device: CudaDevice) -> list[StreamPlan]:
     count = device.multiprocessors
-    plans = [StreamPlan(count, warps, tiles, stages, 220 << 10) for tiles, warps, stages in STREAMS]
-    if device.loader.arch == packed_plans.HOPPER:
-        plans += [
-            StreamPlan(count, warps, tiles, stages, BULK_ROOM, True, late)
-            for tiles, warps, stages, late in BULK_STREAMS
-        ]
-    return plans
+    return [StreamPlan(count, warps, tiles, stages, 220 << 10) for tiles, warps, stages in STREAMS]
 
 
 def stream_label(plan: StreamPlan) -> str:
-    bulk = f"bulk, {plan.late} late, " if plan.bulk else ""
-    return f"{bulk}tiles {plan.tiles} warps {plan.warps} stages {plan.stages}"
+    return f"tiles {plan.tiles} warps {plan.warps} stages {plan.stages}"
 
 
 def tile_plans(device: CudaDevice) -> list[TilePlan]:
@@ -129,8 +116,7 @@ def few(device: CudaDevice, name: str, layout: Layout, m: int) -> Iterator[Run]:
         residual = cp.random.standard_normal((m, k), dtype=cp.float32)
         source = {"residual": residual, "norm": cp.ones(k, cp.float32)}
     for plan in stream_plans(device):
-        whole = not plan.bulk or plan.steps(layout, m, normed) == plan.stages
-        if whole and plan.shared_bytes(layout, m, normed) <= device.shared_limit:
+        if plan.shared_bytes(layout, m, normed) <= device.shared_limit:
             launch = partial(packed_small.packed_small, device, BF16, plan, epilogue)
             yield Run("few", stream_label(plan), lambda w, go=launch: go(w, out, eps=1e-6, **source))  # type: ignore[misc]
 

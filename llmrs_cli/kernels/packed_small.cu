@@ -7,10 +7,7 @@
 // turns wait, or once at its end. Some of the first steps are on their way before wait_for_previous(). Weights are the
 // first operand of mma.m16n8k16, codes minus zeros exactly; a group's sums are scaled in float32.
 //
-// BULK (Hopper): the copy engine brings the weights, a step by one copy or two, all of the ring before
-// wait_for_previous() unless the host says otherwise; it also says how many steps a ring has.
-//
-// Prologue  plain: x travels beside its weights, or with BULK once a block where it is short.   norm: once a block.
+// Prologue  plain: x travels beside its weights.   norm: once a block.
 // Epilogues stand in linear.cuh.
 #include "mma.cuh"
 
@@ -23,17 +20,12 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
-#ifndef BULK
-#define BULK 0
+#ifndef RESIDENT
+#define RESIDENT 1
 #endif
 
 #include "linear.cuh"
 #include "packed4.cuh"
-#if BULK
-#include "bulk_ring.cuh"
-#else
-constexpr int X_AHEAD = STAGES, MOST_GATHERED = 0;
-#endif
 
 constexpr int ROWS = TILE_ROWS * TILES;
 constexpr int ROW_STRIDE = ROWS + 4;               // of sums in shared memory, in floats: no bank conflicts
@@ -78,29 +70,21 @@ struct Rows {
 
 // `whole`: turns that all blocks take; `share`: tiles of a block's run after them, times 2³². The host divides: a kernel that
 // begins with integer divisions begins late.
-DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, int steps, u64 share) {
+DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, u64 share) {
     extern __shared__ __align__(16) u8 shared[];
     const u32 lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
     const u32 across = (u32(p.k) + TILE_COLUMNS - 1) / TILE_COLUMNS;
     const bool norm = p.norm != nullptr, gated = epilogue == SILU;
     const int row_stride = across * TILE_COLUMNS + 8;
-    const bool gathered = norm || (BULK && p.m * row_stride * 2 <= MOST_GATHERED);    // all of x stands in shared memory
-    const int x_bytes = gathered ? 0 : p.m * X_STRIDE, turn_sums = WARPS * p.m * ROW_STRIDE;
-    const int depth = BULK ? steps : STAGES;
-    u8* behind = shared + WARPS * depth * WEIGHT_BYTES;                              // [WARPS][depth] steps of weights
-#if BULK
-    Ring ring(shared_address(shared), WARPS, warp, WEIGHT_BYTES, depth);
-    behind += barrier_bytes(WARPS * depth);
-    auto slot_at = [&](int) { return shared + (ring.slot - shared_address(shared)); };
-#else
-    auto slot_at = [&](int slot) { return shared + (warp * depth + slot) * WEIGHT_BYTES; };
-#endif
-    const u32 x_ring = shared_address(behind + warp * X_AHEAD * x_bytes);            // [WARPS][X_AHEAD] steps
-    float* partial = reinterpret_cast<float*>(behind + WARPS * X_AHEAD * x_bytes);   // [held][WARPS][M][ROW_STRIDE]
-    float* scratch = partial + p.held * turn_sums;                                   // norm only: [8][WARPS] sums,
-    float* factors = scratch + 8 * WARPS;                                            // [8] factors,
-    float* gains = factors + 8;                                                      // [K] its weights, but for BULK
-    HALF* rows_of_x = reinterpret_cast<HALF*>(!norm ? scratch : BULK ? gains : gains + p.k);  // [M][row_stride] values
+    const int x_bytes = norm ? 0 : p.m * X_STRIDE, turn_sums = WARPS * p.m * ROW_STRIDE;
+    u8* behind = shared + WARPS * STAGES * WEIGHT_BYTES;                            // [WARPS][STAGES] steps of weights
+    auto slot_at = [&](int slot) { return shared + (warp * STAGES + slot) * WEIGHT_BYTES; };
+    const u32 x_ring = shared_address(behind + warp * STAGES * x_bytes);            // [WARPS][STAGES] steps
+    float* partial = reinterpret_cast<float*>(behind + WARPS * STAGES * x_bytes);   // [held][WARPS][M][ROW_STRIDE]
+    float* scratch = partial + p.held * turn_sums;                                  // norm only: [8][WARPS] sums,
+    float* factors = scratch + 8 * WARPS;                                           // [8] factors,
+    float* gains = factors + 8;                                                     // [K] its weights,
+    HALF* rows_of_x = reinterpret_cast<HALF*>(gains + p.k);                         // [M][row_stride] values
 
     // Turns of TILES tiles for every block; what is left over is cut into a run for each.
     const u32 blocks = gridDim.x, block = blockIdx.x;
@@ -123,25 +107,6 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         from = packed + i64(rows.first / UNIT_TILES * across + ahead_column) * UNIT_BYTES + rows.first % UNIT_TILES * TILE_BYTES;
         return rows.first % UNIT_TILES;
     };
-#if BULK
-    u32 together = 0;  // bytes of tiles that are of one unit; the others begin the unit below
-    auto locate = [&]() {
-        const u32 tile = find();
-        together = min(ahead_count, UNIT_TILES - tile) * TILE_BYTES;
-    };
-    auto copy_weights = [&](int) {
-        if (lane == 0 && ahead_count) {
-            u32 left = ahead_count * TILE_BYTES, bytes = together, to = ring.slot;
-            const u8* at = from;
-            barrier_expect(ring.barrier, left);
-#pragma unroll 1
-            for (; left; left -= bytes, to += bytes, at += bytes + next_unit, bytes = left) copy_bytes(to, at, bytes, ring.barrier);
-        }
-        ring.next();
-        ahead_column += WARPS, from += WARPS * UNIT_BYTES;
-        if (ahead_column >= across) locate();
-    };
-#else
     // A lane has its piece of each half of a tile's codes; the pieces of all heads are dealt to the lanes.
     u32 below[TILES] = {}, heads[HEAD_COPIES] = {};  // bytes from there to another tile, and to a piece of a head
     auto tile_of = [](u32 i) { return (i * 32 + threadIdx.x % 32) / PIECES; };
@@ -169,7 +134,6 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         ahead_column += WARPS, from += WARPS * UNIT_BYTES;
         if (ahead_column >= across) locate();
     };
-#endif
     // Of x likewise: a lane has eight values of every other token.
     const u32 x_lane = lane % 16 * 8;
     const u32 x_to = x_ring + lane / 16 * X_STRIDE + x_lane * 2;
@@ -207,12 +171,10 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     };
 
     allow_next();
-#if !BULK
     if (norm)  // norm_rows() has each thread read what it copies here
 #pragma unroll 1
         for (int k = threadIdx.x * 4; k < p.k; k += WARPS * 128) copy_async(shared_address(gains + k), p.norm + k, true);
     copy_commit();
-#endif
     locate();
 #pragma unroll 1
     for (int s = 0; s < p.early; s++) {
@@ -226,8 +188,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     Problem own = p;
     Row<3> single;
     if (norm) {
-        if (BULK) single.load_weights(p);
-        else own.norm = gains;
+        own.norm = gains;
 #pragma unroll 1
         for (int token = 0; token < p.m; token++)  // columns that fill up the last step
             for (int k = p.k + threadIdx.x; k < across * TILE_COLUMNS; k += WARPS * 32)
@@ -237,27 +198,16 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     if (norm) single.load_residual(p);
     locate_x();
 #pragma unroll 1
-    for (int s = 0; s < X_AHEAD; s++) {
-        if (!BULK && s >= p.early) copy_weights(s);
-        if (!gathered) copy_x(s);
+    for (int s = 0; s < STAGES; s++) {
+        if (s >= p.early) copy_weights(s);
+        if (!norm) copy_x(s);
         copy_commit();
     }
-    if (gathered && !norm)
-#pragma unroll 1
-        for (int token = 0; token < p.m; token++)
-            for (int k = threadIdx.x * 8; k < across * TILE_COLUMNS; k += WARPS * 256)
-                copy_async(shared_address(rows_of_x + token * row_stride + k), p.x + i64(token) * p.k + k, k < p.k);
-#pragma unroll 1
-    for (int s = p.early; BULK && s < depth; s++) copy_weights(s);
     if (has_early) early += sum_of(first_output);
     if (norm) {
-        copy_wait<X_AHEAD>();
-        if (!BULK) single.load_weights(own);
+        copy_wait<STAGES>();
+        single.load_weights(own);
         norm_rows<8>(own, single, rows_of_x, row_stride, scratch, factors);
-    } else if (gathered) {
-        copy_commit();
-        copy_wait<0>();
-        __syncthreads();
     }
 
     auto meet = [&](u32 first, int count) {
@@ -300,7 +250,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     };
     // Where this lane's row of each 8 × 8 matrix of x begins; tokens past M repeat the last one.
     const int row = min(int(lane % 8), p.m - 1);
-    const u32 x_row = (gathered ? shared_address(rows_of_x) + row * row_stride * 2 : x_ring + row * X_STRIDE) + lane / 8 * 16;
+    const u32 x_row = (norm ? shared_address(rows_of_x) + row * row_stride * 2 : x_ring + row * X_STRIDE) + lane / 8 * 16;
 
     int slot = 0, kept = 0;
     u32 column = warp;
@@ -311,14 +261,10 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
         for (int t = 0; t < TILES; t++) total[t][0] = total[t][1] = total[t][2] = total[t][3] = 0.0f;
 #pragma unroll 1
         for (; column < across; column += WARPS) {
-            copy_wait<X_AHEAD - 1>();
-#if BULK
-            ring.wait();
-#else
+            copy_wait<STAGES - 1>();
             __syncwarp();  // what other lanes copied is here
-#endif
             const u8* held = slot_at(slot);
-            const u32 x_at = x_row + (gathered ? column * TILE_COLUMNS * 2 : slot * x_bytes);
+            const u32 x_at = x_row + (norm ? column * TILE_COLUMNS * 2 : slot * x_bytes);
             if (count == TILES) {
                 multiply<TILES>(total, held, x_at, lane);
             } else {
@@ -328,9 +274,9 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
             }
             __syncwarp();  // all have read
             copy_weights(slot);
-            if (!gathered) copy_x(slot);
+            if (!norm) copy_x(slot);
             copy_commit();
-            if (++slot == X_AHEAD) slot = 0;
+            if (++slot == STAGES) slot = 0;
         }
         column -= across;
         keep(kept++);
@@ -339,11 +285,11 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) packed_small(
+extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) packed_small(
     const u8* packed, const HALF* x, const float* residual, const float* norm, float eps, float alpha, const float* bias,
-    void* out, int m, int n, int k, int whole, int held, int early, int steps, int epilogue, u64 share) {
+    void* out, int m, int n, int k, int whole, int held, int early, int epilogue, u64 share) {
     Problem p{};
     p.x = x, p.residual = residual, p.norm = norm, p.eps = eps, p.alpha = alpha;
     p.bias = bias, p.out = out, p.m = m, p.n = n, p.k = k, p.held = held, p.early = early;
-    linear(p, epilogue, packed, whole, steps, share);
+    linear(p, epilogue, packed, whole, share);
 }

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.bulk_ring import MOST_GATHERED, X_AHEAD, ring_bytes, steps_that_fit
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.linear_small import MAX_ROWS, ROW_PADDING, Epilogue, early_steps
 from llmrs_cli.kernels.loader import Unit
@@ -24,18 +23,16 @@ class StreamPlan:
     """How one linear is spread over blocks that take turns at W, and over the warps of each."""
 
     blocks: int
-    """Blocks of the grid, one a multiprocessor, if W has as many tiles of rows."""
+    """Blocks of the grid, `resident` a multiprocessor, if W has as many tiles of rows."""
     warps: int = 12
     tiles: int = 2
     """16-row tiles below one another in a turn of a block."""
     stages: int = 3
     """Steps in flight for each warp."""
     room: int = 160 << 10
-    """Bytes of shared memory that sums which wait, and with `bulk` the rings, may fill a block up to."""
-    bulk: bool = False
-    """Whether the copy engine brings the weights (Hopper): `stages` then are those that it takes where there is room."""
-    late: int = 0
-    """Steps of a `bulk` ring that are asked for only after what the kernel before has written."""
+    """Bytes of shared memory that sums which wait may fill a block up to."""
+    resident: int = 1
+    """Blocks that a multiprocessor is to hold at once: registers leave room for them, `room` is for each."""
 
     def grid(self, layout: Layout) -> int:
         """Blocks that have something to do."""
@@ -47,13 +44,6 @@ class StreamPlan:
         turns = tiles // (blocks * self.tiles)
         return turns, ceil_div((tiles - turns * blocks * self.tiles) << 32, blocks)
 
-    def steps(self, layout: Layout, m: int, normed: bool) -> int:
-        """Steps in flight for each warp, of M tokens."""
-        if not self.bulk:
-            return self.stages
-        beside = self._x_bytes(layout, m, normed) + self._turn_bytes(m)
-        return steps_that_fit(self.warps, self.stages, self.tiles * layout.tile_bytes, self.room - beside)
-
     def held(self, layout: Layout, m: int, normed: bool) -> int:
         """Turns whose sums wait before the warps of a block meet."""
         turns = ceil_div(layout.rows, TILE_ROWS * self.tiles * self.grid(layout))
@@ -64,17 +54,11 @@ class StreamPlan:
         return self._fixed_bytes(layout, m, normed) + self.held(layout, m, normed) * self._turn_bytes(m)
 
     def _fixed_bytes(self, layout: Layout, m: int, normed: bool) -> int:
-        steps, step = self.steps(layout, m, normed), self.tiles * layout.tile_bytes
-        rings = ring_bytes(self.warps, steps, step) if self.bulk else self.warps * steps * step
-        return rings + self._x_bytes(layout, m, normed)
-
-    def _x_bytes(self, layout: Layout, m: int, normed: bool) -> int:
-        whole = m * 2 * (layout.unit_columns * TILE_COLUMNS + 8)
-        if normed:
-            return 32 * (self.warps + 1) + (0 if self.bulk else 4 * layout.columns) + whole
-        if self.bulk and whole <= MOST_GATHERED:
-            return whole
-        return self.warps * (X_AHEAD if self.bulk else self.stages) * m * X_STRIDE
+        rings = self.warps * self.stages * self.tiles * layout.tile_bytes
+        if not normed:
+            return rings + self.warps * self.stages * m * X_STRIDE
+        padded = m * 2 * (layout.unit_columns * TILE_COLUMNS + 8)
+        return rings + 32 * (self.warps + 1) + 4 * layout.columns + padded
 
     def _turn_bytes(self, m: int) -> int:
         return 4 * self.warps * m * (TILE_ROWS * self.tiles + ROW_PADDING)
@@ -85,7 +69,8 @@ def unit(bf16: bool, group: int, plan: StreamPlan) -> Unit:
     sizes = {
         "WARPS": plan.warps,
         "TILES": plan.tiles,
-        **({"BULK": 1} if plan.bulk else {"STAGES": plan.stages}),
+        "STAGES": plan.stages,
+        "RESIDENT": plan.resident,
     }
     return Unit("packed_small", (("BF16", int(bf16)), ("GROUP", group), *sizes.items()))
 
@@ -104,7 +89,7 @@ def _kernel(source: Unit, wide: bool, halved: bool, unit_words: int) -> Kernel:
             Scalar("alpha", "f32"),
             Buffer("bias", "f32", ("N",), optional=True),
             Buffer("out", "f32" if wide else "u16", ("M", "F" if halved else "N")),
-            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "early", "steps", "epilogue")),
+            *(Scalar(name, "i32") for name in ("m", "n", "k", "whole", "held", "early", "epilogue")),
             Scalar("share", "u64"),
         ),
     )
@@ -131,12 +116,11 @@ def packed_small(
     if m > MAX_TOKENS or k % 8 or n > MAX_ROWS:
         raise EngineFault(f"packed_small cannot serve {m} tokens of ({n}, {k}).")
     turns, share = plan.spread(layout)
-    steps = plan.steps(layout, m, normed)
-    early = max(0, steps - plan.late) if plan.bulk else early_steps(m, normed, n, k, steps)
+    early = early_steps(m, normed, n, k, plan.stages)
     wide, halved = epilogue in ("add", "logits"), epilogue == "silu"
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
-        Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
+        Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), plan.resident),
         weight.units, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        turns, plan.held(layout, m, normed), early, steps, EPILOGUES.index(epilogue), share,
+        turns, plan.held(layout, m, normed), early, EPILOGUES.index(epilogue), share,
     )  # fmt: skip

@@ -6,18 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.kernels import linear_rows, linear_small, packed_small
+from llmrs_cli.kernels import linear_rows, linear_small
 from llmrs_cli.kernels.bulk_ring import BULK_ROOM, LEAST_STEPS, ring_bytes, steps_that_fit
 from llmrs_cli.kernels.catalog import all_units
 from llmrs_cli.kernels.linear_rows import RowsPlan
 from llmrs_cli.kernels.linear_small import SmallPlan
 from llmrs_cli.kernels.loader import ARCHITECTURES, Unit
-from llmrs_cli.kernels.packed_small import StreamPlan
 from tests.helpers.compiled import spills
 
 UNITS = (
-    packed_small.unit(False, 32, StreamPlan(1, 12, 2, bulk=True)),
-    packed_small.unit(True, 128, StreamPlan(1, 8, 4, bulk=True)),
     linear_rows.unit(True, 2, RowsPlan(1, 1, 16, chunk=512, bulk=True)),
     linear_small.unit(True, SmallPlan(1, 8, tiles=2, bulk=True)),
     linear_small.unit(False, SmallPlan(1, 8, tiles=4, bulk=True)),
@@ -39,9 +36,7 @@ def test_nobody_is_given_one_by_default(arch: str) -> None:
 
 
 def test_how_many_steps_there_are_is_no_part_of_a_unit() -> None:
-    deep, shallow = (StreamPlan(1, stages=stages, bulk=True) for stages in (7, 2))
-    assert packed_small.unit(False, 128, deep) == packed_small.unit(False, 128, shallow)
-    assert linear_small.unit(True, SmallPlan(1, 8, depth=7, bulk=True)) == UNITS[3]
+    assert linear_small.unit(True, SmallPlan(1, 8, depth=7, bulk=True)) == UNITS[1]
 
 
 @given(

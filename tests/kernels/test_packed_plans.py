@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
-from llmrs_cli.kernels.bulk_ring import BULK_ROOM, LEAST_STEPS, MOST_STEPS
 from llmrs_cli.kernels.catalog import MUCH_SHARED, packed_units
 from llmrs_cli.kernels.marlin_layout import GROUPS, UNIT_ROWS, Layout
 from tests.kernels.test_shapes import BLOCK_LIMITS
@@ -78,24 +77,3 @@ def test_who_has_a_unit_is_found_and_runs_differ_by_one_at_most(units: int, work
         found = ((unit + 1) * workers - 1) // units
         assert starts[found] <= unit < starts[found + 1]
         assert (unit + 1) * workers < 2**32
-
-
-@given(
-    layout=LAYOUTS,
-    m=st.integers(1, packed_small.MAX_TOKENS),
-    normed=st.booleans(),
-    size=st.sampled_from([(1, 16), (2, 8), (2, 12), (2, 16), (4, 8)]),
-    stages=st.integers(2, 40),
-)
-def test_rings_that_the_copy_engine_fills_take_the_room_there_is_and_no_more(
-    layout: Layout, m: int, normed: bool, size: tuple[int, int], stages: int
-) -> None:
-    tiles, warps = size
-    plan = packed_small.StreamPlan(132, warps, tiles, stages, BULK_ROOM, bulk=True)
-    steps, taken = plan.steps(layout, m, normed), plan.shared_bytes(layout, m, normed)
-    assert LEAST_STEPS <= steps <= min(stages, MOST_STEPS)
-    if steps > LEAST_STEPS or not normed:
-        assert taken <= BULK_ROOM < BLOCK_LIMITS["sm_90a"]
-    if steps < min(stages, MOST_STEPS):
-        assert taken + warps * (tiles * layout.tile_bytes + 16) > BULK_ROOM
-    assert "STAGES" not in dict(packed_small.unit(False, layout.group, plan).macros)

@@ -197,7 +197,7 @@ revision_option: Decorator = click.option(
 )
 
 
-USUAL = "2k on a CPU, 32k on a GPU, less where model or memory end before"
+USUAL = "4k on a CPU, 32k on a GPU, less where model or memory end before"
 """Tokens of context, in words."""
 
 

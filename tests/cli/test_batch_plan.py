@@ -61,10 +61,10 @@ def test_a_look_says_how_much_of_the_models_context_there_is(
     llmrs: Run, ladder: MakeLadder, tmp_path: Path
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
-    args = ("batch", str(tmp_path / "in.jsonl"), "--dry-run", "-m", ladder(context=4096))
-    assert "the context holds 2048 of the model's 4096 (--ctx)" in llmrs(*args).stdout
-    assert "the context holds 4096 of the model's 4096 (--ctx)" in llmrs(*args, "--ctx", "4k").stdout
-    assert llmrs(*args, "--ctx", "5k").exit_code == 2, "as a run would say"
+    args = ("batch", str(tmp_path / "in.jsonl"), "--dry-run", "-m", ladder(context=8192))
+    assert "the context holds 4096 of the model's 8192 (--ctx)" in llmrs(*args).stdout
+    assert "the context holds 8192 of the model's 8192 (--ctx)" in llmrs(*args, "--ctx", "8k").stdout
+    assert llmrs(*args, "--ctx", "9k").exit_code == 2, "as a run would say"
 
 
 def test_a_good_file_has_status_0(plan: Any) -> None:

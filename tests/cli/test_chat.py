@@ -252,12 +252,12 @@ def test_a_revision_belongs_to_a_repository(llmrs: Run, ladder: MakeLadder) -> N
 
 
 def test_a_prompt_beyond_the_context_names_the_flag_that_gives_more(llmrs: Run, ladder: MakeLadder) -> None:
-    asked = ("chat", ladder(context=4096), "-p", "x" * 3000, "-t", "0", "--max-tokens", "1")
+    asked = ("chat", ladder(context=8192), "-p", "x" * 5000, "-t", "0", "--max-tokens", "1")
     refused = llmrs(*asked)
     assert (refused.exit_code, refused.stdout) == (ExitCode.USAGE, "")
-    assert "the context holds 2048" in refused.stderr
+    assert "the context holds 4096" in refused.stderr
     assert "--ctx" in refused.stderr
-    assert llmrs(*asked, "--ctx", "4k").exit_code == ExitCode.OK
+    assert llmrs(*asked, "--ctx", "8k").exit_code == ExitCode.OK
 
 
 @pytest.mark.parametrize(

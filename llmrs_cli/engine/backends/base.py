@@ -84,7 +84,7 @@ class Sizes:
     """How large an engine on a backend is when nobody says otherwise."""
 
     rows: int = 8
-    context: int = 2048
+    context: int = 4096
     """Tokens; the model's own context where that is shorter."""
     kv_bytes: int | None = 160 << 20
     """KV cache beyond one full context, up to this; None: all that is free."""

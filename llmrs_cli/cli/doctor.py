@@ -15,6 +15,7 @@ import click
 
 from llmrs_cli import __version__
 from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
+from llmrs_cli.cli.extras import install
 from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, UsageError
@@ -43,13 +44,6 @@ class BackendReport:
     """Bytes a second that a plain loop moves in its memory; None: not measured."""
     achieved: float | None = None
     """Bytes a second that it reads while it draws one answer."""
-
-
-OPTIONAL = {
-    "uvicorn": "llmrs serve needs a few packages more: pip install '.[serve]' in the checkout of llmrs.",
-    "backports.zstd": "zstd files of llmrs batch need one package more: pip install backports.zstd",
-}
-"""Module of a part that can be left out → what to type to have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +236,17 @@ def _advice(report: Report) -> Iterator[str]:
     for backend in report.backends:
         if backend.hint is not None:
             yield backend.hint
-    yield from (text for module, text in OPTIONAL.items() if not _is_installed(module))
+    yield from (text for module, text in optional_parts().items() if not _is_installed(module))
     if not report.default_model_here and report.hub:
         yield "The built-in model is fetched on first use: that needs the network once."
+
+
+def optional_parts() -> dict[str, str]:
+    """Module of a part that can be left out → what to type to have it."""
+    return {
+        "uvicorn": f"llmrs serve needs a few packages more: {install('serve')}.",
+        "backports.zstd": "zstd files of llmrs batch need one package more: pip install backports.zstd",
+    }
 
 
 def _is_installed(module: str) -> bool:

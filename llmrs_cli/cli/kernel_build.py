@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
+from llmrs_cli.cli.extras import install
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError
 
@@ -20,7 +21,7 @@ def build_kernels(arch: str | None, terminal: Terminal) -> None:
     if not _has("cuda.bindings.nvrtc"):
         raise UsageError(
             "The CUDA compiler is not installed.",
-            hint="Install it from a checkout of llmrs with: pip install '.[cuda13]'",
+            hint=f"Install it: {install('cuda13')}.",
         )
     arch = arch or _arch_here()
     cache = CubinCache(default_cache())

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from llmrs_cli.cli.extras import install
 from llmrs_cli.cli.models import Chosen, choose
 from llmrs_cli.cli.options import ModelOptions, model_options, quiet_option
 from llmrs_cli.cli.terminal import Terminal
@@ -193,7 +194,7 @@ def _require_extra() -> None:
     if missing:
         raise UsageError(
             "The server needs packages that are not installed.",
-            hint="Install them: pip install '.[serve]' in the checkout of llmrs.",
+            hint=f"Install them: {install('serve')}.",
         )
 
 

@@ -61,7 +61,8 @@ def test_it_speaks_to_people(llmrs: Run) -> None:
 
 @pytest.mark.usefixtures("only_reference")
 def test_parts_that_were_left_out_are_named(llmrs: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "OPTIONAL", {"no.such.module": "Install x.", "json": "Install y."})
+    parts = {"no.such.module": "Install x.", "json": "Install y."}
+    monkeypatch.setattr(doctor, "optional_parts", lambda: parts)
     advice = json.loads(llmrs("doctor", "--json").stdout)["advice"]
     assert "Install x." in advice and "Install y." not in advice
 

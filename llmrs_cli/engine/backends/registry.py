@@ -18,7 +18,7 @@ CLASSES = {"cuda": "CudaBackend", "cpu": "CpuBackend", "reference": "ReferenceBa
 """Class of each backend, in the module of its name; the order in which `auto` prefers them."""
 GPU_SIGNS = Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg")
 """What a visible GPU leaves in the file system (the last one under WSL)."""
-INSTALL_CUDA = "Install them from a checkout of llmrs with: pip install '.[cuda12]'"
+INSTALL_CUDA = "Install them from a checkout of llmrs with: pip install -e '.[cuda12]'"
 
 
 @dataclass(frozen=True, slots=True)

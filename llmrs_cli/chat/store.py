@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import chain, count
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,11 @@ class SessionStore:
     def exists(self, name: str) -> bool:
         """Whether a session has this name."""
         return self._path(name).is_file()
+
+    def similar(self, name: str) -> str | None:
+        """The session whose name is the most like this one, if any is."""
+        near = get_close_matches(name, self.names(), n=1)
+        return near[0] if near else None
 
     def latest(self) -> Loaded | None:
         """The session that was changed last."""

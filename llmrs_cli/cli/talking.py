@@ -161,11 +161,18 @@ def _talk(
     name = _session_name(store, ask)
     if name is not None and store.exists(name):
         talk.load(name)
+    elif name is not None and not ask.no_save and desk.terminal.err_is_terminal:
+        desk.terminal.notice(_begun(name, store.similar(name)))
     if system is not None:
         session.system = system
     named = name is not None or desk.reader is not None
     talk.name = (name or store.fresh_name()) if named and not ask.no_save else None
     return talk
+
+
+def _begun(name: str, near: str | None) -> str:
+    """That a session of this name is a new one, which a slip of the keyboard would not show."""
+    return f"New session {name}." + (f" Did you mean {near}?" if near else "")
 
 
 def _model_of_session(model: ModelOptions, ask: Ask) -> ModelOptions:

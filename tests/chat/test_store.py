@@ -26,6 +26,13 @@ def test_what_was_saved_is_loaded(store: SessionStore) -> None:
     assert (loaded.name, loaded.model, loaded.conversation) == ("a", "m", TALK)
 
 
+def test_a_name_that_is_like_another_is_found(store: SessionStore) -> None:
+    assert store.similar("work") is None
+    for name in ("work", "holiday"):
+        store.save(name, "m", TALK)
+    assert [store.similar(name) for name in ("wrok", "holidays", "xyz")] == ["work", "holiday", None]
+
+
 def test_files_and_folders_are_private_whatever_the_mask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +72,16 @@ def test_a_damaged_one_is_named(llmrs: Run, talked: str, environment: Path) -> N
     (environment / ".local/state/llmrs/sessions/first.json").write_text("{}")
     assert "damaged" in llmrs("sessions", "show", "first").stderr
     assert "second" in llmrs("sessions").stdout
+
+
+def test_a_person_hears_that_a_session_is_new_and_which_one_is_like_it(
+    llmrs: Run, ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ("chat", ladder(), "-p", "Hi", "-t", "0", "--session")
+    assert "New session" not in llmrs(*run, "piped").stderr, "a program is told nothing"
+    monkeypatch.setattr("llmrs_cli.cli.terminal._is_terminal", lambda stream: stream is sys.stderr)
+    assert "llmrs: New session work.\n" in llmrs(*run, "work").stderr
+    assert "New session" not in llmrs(*run, "work").stderr
+    assert "llmrs: New session wrok. Did you mean work?\n" in llmrs(*run, "wrok").stderr
+    for flag in ("--no-save", "-q"):
+        assert "New session" not in llmrs(*run, "other", flag).stderr

@@ -32,7 +32,7 @@ from llmrs_cli.cli.batch_options import BatchOptions
 from llmrs_cli.cli.batch_outlet import Outlet, open_outlet
 from llmrs_cli.cli.batch_progress import Progress, figures
 from llmrs_cli.cli.faults import Terminated
-from llmrs_cli.cli.models import Chosen, choose, drawing_note, open_engine
+from llmrs_cli.cli.models import Chosen, check_ids, choose, drawing_note, open_engine
 from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import directories, private_directory
@@ -117,6 +117,7 @@ def run(asked: Asked, terminal: Terminal) -> int:
             return _status(outlet.reused)
         rows = rows_in_flight(asked, chosen)
         engine = stack.enter_context(open_engine(chosen, terminal, rows=rows))
+        check_ids(engine, asked.options)
         if note := drawing_note(engine, asked.options):
             terminal.notice(note)
         stream = _open(source, stack)

@@ -18,7 +18,7 @@ from llmrs_cli.cli.batch_job import (
     speeds_file,
 )
 from llmrs_cli.cli.batch_progress import duration
-from llmrs_cli.cli.models import Chosen, choose
+from llmrs_cli.cli.models import Chosen, check_ids, choose
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
 from llmrs_cli.errors import EngineFault, ExitCode, UsageError
@@ -44,6 +44,7 @@ def dry_run(asked: Asked, terminal: Terminal) -> int:
             checkpoint, lambda: _idle(checkpoint, chosen, rows_in_flight(asked, chosen))
         ) as engine,
     ):
+        check_ids(engine, asked.options)
         rows = mentioned(again(), chosen.name, terminal)
         plan = make_plan(engine, asked.job_for(chosen.name, seed=0), rows)
     speed = recall(speeds_file(), speed_key(chosen))

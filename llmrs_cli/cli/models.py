@@ -148,6 +148,17 @@ def drawing_note(engine: TextEngine, given: Mapping[str, Any]) -> str | None:
     return f"Drawn with {drawn}." if drawn.from_model else None
 
 
+def check_ids(engine: TextEngine, given: Mapping[str, Any]) -> None:
+    """Raise UsageError, which names the flag, for token ids among what the user gave that the model does not have."""
+    biased = [token for token, _ in given.get("logit_bias", ())]
+    for flag, ids in (("--stop-token-id", given.get("stop_token_ids", ())), ("--logit-bias", biased)):
+        for token in ids:
+            if token >= engine.vocab:
+                raise UsageError(
+                    f"{flag}: the model has token ids from 0 to {engine.vocab - 1}, not {token}."
+                )
+
+
 def choose_device(device: str, terminal: Terminal) -> str:
     """`device`, with auto settled; a GPU that could be used with more packages is mentioned.
 

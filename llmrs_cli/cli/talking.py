@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from llmrs_cli.cli.ask import Ask
 from llmrs_cli.cli.bandwidth import known_bandwidth
 from llmrs_cli.cli.faults import TimedOut
-from llmrs_cli.cli.models import Chosen, choose, drawing_note, open_engine
+from llmrs_cli.cli.models import Chosen, check_ids, choose, drawing_note, open_engine
 from llmrs_cli.cli.options import ModelOptions, Sampling, over
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.cli.time_limit import time_limit
@@ -73,6 +73,7 @@ def _ask(model: ModelOptions, prompt: str | None, ask: Ask, sampling: Sampling, 
     options = _options(sampling, ask)
     chosen = choose(model, terminal)
     with open_engine(chosen, terminal, rows=model.rows or _rows(ask)) as engine:
+        check_ids(engine, sampling.given())
         desk = TerminalDesk(model, terminal, commit=chosen.commit)
         talk = _talk(engine, chosen, system, options, ask, desk)
         if ask.choices:
@@ -113,6 +114,7 @@ def _converse(model: ModelOptions, ask: Ask, sampling: Sampling, terminal: Termi
     reader = _reader(ask, terminal)
     desk = TerminalDesk(model, terminal, reader, engine, chosen.commit)
     try:
+        check_ids(engine, sampling.given())
         talk = _talk(engine, chosen, system, options, ask, desk)
         _dress(reader, talk)
         terminal.notice(f"{_beginning(chosen, engine, sampling)} /help lists what can be typed.")

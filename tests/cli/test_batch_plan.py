@@ -113,3 +113,14 @@ def test_speeds_are_remembered_for_models_that_were_measured(tmp_path: Path) -> 
 def test_a_damaged_cache_is_no_cache(tmp_path: Path, content: str) -> None:
     (tmp_path / "s").write_text(content)
     assert recall(tmp_path / "s", "a") is None
+
+
+def test_what_a_flag_asks_of_the_model_is_refused_by_a_look_as_by_a_run(
+    llmrs: Run, ladder: MakeLadder, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "Hi"}\n')
+    args = ("batch", str(tmp_path / "in.jsonl"), "-m", ladder(), "--logit-bias", "384:1")
+    look, run = llmrs(*args, "--dry-run"), llmrs(*args)
+    assert (look.exit_code, look.stdout, look.stderr) == (run.exit_code, run.stdout, run.stderr)
+    assert run.exit_code == 2 and "--logit-bias" in run.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

@@ -24,7 +24,6 @@ SECTIONS = {
     "wide": 120,
     "many": 90,
     "packed_wide": 90,
-    "behind": 20,
     "joules": 40,
 }
 """Seconds that each may take at most, in the order of their weight."""

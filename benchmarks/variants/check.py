@@ -96,7 +96,7 @@ def attention(device: CudaDevice) -> Iterator[tuple[str, str, float]]:
 def main() -> None:
     table = Table(Path(sys.argv[1]))
     device, gemm = CudaDevice(0, CubinCache(default_cache())), Gemm()
-    device.build(units(device))
+    device.build(units())
     for name, variant, error in attention(device):
         report(table, name, variant, [error])
     for name in ("7B qkv", "7B o", "7B gate_up", "7B down", "0.5B qkv", "0.5B gate_up", "0.5B down"):

@@ -17,25 +17,28 @@ from typing import Any
 import cupy as cp
 import numpy as np
 import pynvml  # type: ignore[import-not-found]
+from cuda.bindings import driver
 
 from benchmarks.chain import random_bits
 from benchmarks.variants.table import Table
 from llmrs_cli.kernels.loader import Unit, compile_unit
 
-FOLDER = "../../benchmarks/variants"
-"""Seen from the kernels, whose headers the sources here include."""
+SOURCE = "../../benchmarks/variants/joules"
+"""Seen from the kernels, whose headers it includes."""
 WARM, SECONDS = 0.3, 0.6
 READ_SHARED, MULTIPLY_SHARED = 132 << 10, 227 << 10
 BOXES, STEPS = 3000, 20_000
 
 
-def kernel(name: str, shared: int, *, source: str = "joules", **macros: int) -> tuple[Any, Any]:
-    """(module, function) of a source beside this file, with so much shared memory."""
+def kernel(name: str, shared: int, **macros: int) -> tuple[Any, Any]:
+    """(module, function) of joules.cu, with so much shared memory."""
     module = cp.cuda.function.Module()
-    module.load(compile_unit(Unit(f"{FOLDER}/{source}", tuple(macros.items())), "sm_90a").code)
+    module.load(compile_unit(Unit(SOURCE, tuple(macros.items())), "sm_90a").code)
     function = module.get_function(name)
-    if shared > 48 << 10:
-        function.max_dynamic_shared_size_bytes = shared
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (status,) = driver.cuFuncSetAttribute(function.ptr, attribute, shared)
+    if int(status):
+        raise RuntimeError(f"No {shared} bytes of shared memory for {name} ({status.name})")
     return module, function
 
 

@@ -1,10 +1,9 @@
-// y = x · Wᵀ for M = TOKENS (1 or 2) on CUDA cores: each warp takes two rows of W at a time, CHUNK values of both in one step.
+// y = x · Wᵀ for M = TOKENS (1 or 2) on CUDA cores: each warp takes two rows of W at a time, 512 bytes of both in one step.
 //
 // Every block has an equal share of the pairs of rows. `split` warps take a slice of K each, the others other pairs. A
 // lane consumes what it copied itself, through a ring of DEPTH steps, and the stream of steps does not stop between
 // pairs: a pair's sums go to shared memory, and the block meets once, at its end. The first steps are on their way
-// before wait_for_previous(). BULK (Hopper): the copy engine brings the weights, all of the ring before
-// wait_for_previous() unless the host says otherwise; it also says how many steps a ring has, in place of turns.
+// before wait_for_previous().
 //
 // Prologues and epilogues stand in linear.cuh. For SILU a pair is a row of gate and its row of up.
 #ifndef TOKENS
@@ -19,18 +18,10 @@
 #ifndef RESIDENT
 #define RESIDENT 2
 #endif
-#ifndef CHUNK
-#define CHUNK 256
-#endif
-#ifndef BULK
-#define BULK 0
-#endif
 #include "linear.cuh"
-#if BULK
-#include "bulk_ring.cuh"
-#endif
 
-constexpr int STEP_BYTES = 2 * CHUNK * 2, PIECE = 256;  // values that the lanes of a warp have at once
+constexpr int CHUNK = 256;  // values of k in one step of a warp
+constexpr int STEP_BYTES = 2 * CHUNK * 2;
 
 // Sums of N values over the lanes; lane l has that of value l / (32 / N).
 template <int N> DEVICE float lane_sums(float (&v)[N]) {
@@ -73,17 +64,8 @@ DEVICE void linear_rows(const Problem& p) {
     float* scratch = reinterpret_cast<float*>(xs + TOKENS * x_stride);       // [TOKENS][WARPS]
     float* factors = scratch + TOKENS * WARPS;                               // [TOKENS]
     constexpr int SMALL = (TOKENS * (WARPS + 1) + 3) / 4 * 4;                // both, to 16 bytes
-    const int depth = BULK ? p.turns : DEPTH;
-    u8* rings = reinterpret_cast<u8*>(scratch + SMALL);                      // [WARPS][depth][2 rows][CHUNK]
-    u8* behind = rings + WARPS * depth * STEP_BYTES;
-#if BULK
-    Ring ring(shared_address(rings), WARPS, warp, STEP_BYTES, depth);
-    behind += barrier_bytes(WARPS * depth);
-    auto slot_at = [&](int) { return rings + (ring.slot - shared_address(rings)); };
-#else
-    auto slot_at = [&](int slot) { return rings + (warp * depth + slot) * STEP_BYTES; };
-#endif
-    float* partial = reinterpret_cast<float*>(behind);                       // [pairs][2][TOKENS][split]
+    u8* ring = reinterpret_cast<u8*>(scratch + SMALL) + warp * DEPTH * STEP_BYTES;  // [WARPS][DEPTH][2 rows][CHUNK]
+    float* partial = reinterpret_cast<float*>(ring + (WARPS - warp) * DEPTH * STEP_BYTES);  // [pairs][2][TOKENS][split]
 
     // ---- the stream of steps: chunk by chunk, pair by pair --------------------------------------------------------
     const int slice = (p.k + 15 + (split - 1) * 16 >> p.split_log + 4) * 16, from = wk * slice;
@@ -91,31 +73,14 @@ DEVICE void linear_rows(const Problem& p) {
     auto row_of = [&](u32 pair) { return E == SILU ? pair / 8 * 16 + pair % 8 : 2 * pair; };
     int ahead_chunk = 0, ahead_pair = wr;
     auto load = [&](int slot) {  // one group of copies
-        const int row = row_of(first + ahead_pair), begin = from + ahead_chunk * CHUNK;
+        const int row = row_of(first + ahead_pair), k = from + ahead_chunk * CHUNK + lane * 8;
+        const HALF* at = p.weight + i64(row) * p.k + k;
+        const bool inside = ahead_pair < pairs && k < upto;
         const int other = E == SILU ? 8 : row + 1 < p.n;  // an odd last row is read twice
-#if BULK
-        const u32 bytes = max(0, min(upto - begin, CHUNK)) * 2;
-        const HALF* at = p.weight + i64(row) * p.k + begin;
-        if (lane == 0 && ahead_pair < pairs) {
-            barrier_expect(ring.barrier, 2 * bytes);
-            if (bytes) {
-                copy_bytes(ring.slot, at, bytes, ring.barrier);
-                copy_bytes(ring.slot + STEP_BYTES / 2, at + i64(other) * p.k, bytes, ring.barrier);
-            }
-        }
-        ring.next();
-#else
-        const u32 to = shared_address(slot_at(slot) + lane * 16);
-#pragma unroll
-        for (int piece = 0; piece < CHUNK; piece += PIECE) {
-            const int k = begin + piece + lane * 8;
-            const HALF* at = p.weight + i64(row) * p.k + k;
-            const bool inside = ahead_pair < pairs && k < upto;
-            copy_async(to + piece * 2, at, inside);
-            copy_async(to + piece * 2 + STEP_BYTES / 2, at + i64(other) * p.k, inside);
-        }
+        const u32 to = shared_address(ring) + slot * STEP_BYTES + lane * 16;
+        copy_async(to, at, inside);
+        copy_async(to + STEP_BYTES / 2, at + i64(other) * p.k, inside);
         copy_commit();
-#endif
         if (++ahead_chunk == chunks) ahead_chunk = 0, ahead_pair += groups;
     };
 
@@ -136,14 +101,14 @@ DEVICE void linear_rows(const Problem& p) {
         copy_commit();
     }
 #pragma unroll 1
-    for (int slot = 0; slot < depth; slot++) {
+    for (int slot = 0; slot < DEPTH; slot++) {
         if (slot >= p.early) load(slot);
         else copy_commit();
     }
     if constexpr (NORM) {
         norm_rows<TOKENS, 2, 2>(p, single, xs, x_stride, scratch, factors);
     } else {
-        copy_wait<BULK ? 0 : DEPTH>();
+        copy_wait<DEPTH>();
         __syncthreads();
     }
     // What the sums are added to is on its way meanwhile.
@@ -162,25 +127,16 @@ DEVICE void linear_rows(const Problem& p) {
     int chunk = 0, pair = wr, slot = 0;
 #pragma unroll 1
     while (pair < pairs) {
-#if BULK
-        ring.wait();
-#else
         copy_wait<DEPTH - 1>();
-#endif
-        const u8* held = slot_at(slot) + lane * 16;
+        const u8* held = ring + slot * STEP_BYTES + lane * 16;
+        const uint4 a = load_uint4(held), b = load_uint4(held + STEP_BYTES / 2);
+        const int k = min(from + chunk * CHUNK + lane * 8, p.k - 8);  // weights beyond the slice are zeros
 #pragma unroll
-        for (int piece = 0; piece < CHUNK; piece += PIECE) {
-            const int k = from + chunk * CHUNK + piece + lane * 8;
-            if (BULK && k >= upto) break;  // else weights beyond the slice are zeros
-            const uint4 a = load_uint4(held + piece * 2), b = load_uint4(held + piece * 2 + STEP_BYTES / 2);
-#pragma unroll
-            for (int t = 0; t < TOKENS; t++) {
-                const uint4 x = load_uint4(xs + t * x_stride + min(k, p.k - 8));
-                sum[t] = dot8(a, x, sum[t]);
-                sum[TOKENS + t] = dot8(b, x, sum[TOKENS + t]);
-            }
+        for (int t = 0; t < TOKENS; t++) {
+            const uint4 x = load_uint4(xs + t * x_stride + k);
+            sum[t] = dot8(a, x, sum[t]);
+            sum[TOKENS + t] = dot8(b, x, sum[TOKENS + t]);
         }
-        if (BULK) __syncwarp();  // all have read
         load(slot);
         if (++slot == DEPTH) slot = 0;
         if (++chunk < chunks) continue;

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.bulk_ring import BULK_ROOM, ring_bytes, steps_that_fit
 from llmrs_cli.kernels.launch import Device, Shape, ceil_div
 from llmrs_cli.kernels.linear_small import Epilogue, early_steps, product_kernel
 from llmrs_cli.kernels.loader import Unit
 
 MAX_TOKENS = 2
 CHUNK = 256
-"""Values of k in one step of a warp, at least."""
+"""Values of k in one step of a warp."""
+STEP_BYTES = 2 * CHUNK * 2
 SLICE_UNIT = 16
 """A warp's slice of K is a multiple of this."""
 
@@ -28,21 +28,11 @@ class RowsPlan:
     """Warps of a block along K, a divisor of `warps`."""
     warps: int = 16
     depth: int = 4
-    """Steps in flight of a warp."""
+    """Steps in flight of a warp, one KiB each."""
     resident: int = 2
     """Blocks that registers must leave room for on a multiprocessor."""
     at_once: int = 1
     """Blocks that a multiprocessor may hold, as in `launch.Shape`."""
-    chunk: int = CHUNK
-    """Values of k in one step, of both rows: a multiple of CHUNK"""
-    bulk: bool = False
-    """Whether the copy engine brings the weights (Hopper): `depth` steps then, or as many as there is room for."""
-    late: int = 0
-    """Steps of a `bulk` ring that are asked for only after what the kernel before has written."""
-
-    @property
-    def step_bytes(self) -> int:
-        return 4 * self.chunk
 
 
 MOST_ROWS, MOST_VALUES = 2560, 12_000_000
@@ -56,38 +46,15 @@ def suits(m: int, n: int, k: int) -> bool:
 
 def unit(bf16: bool, tokens: int, plan: RowsPlan) -> Unit:
     """The translation unit that serves `tokens` (1 or 2) tokens with a plan."""
-    sizes = [
-        ("WARPS", plan.warps),
-        ("BULK", 1) if plan.bulk else ("DEPTH", plan.depth),
-        ("RESIDENT", plan.resident),
-    ]
-    if plan.chunk != CHUNK:
-        sizes.append(("CHUNK", plan.chunk))
+    sizes = (("WARPS", plan.warps), ("DEPTH", plan.depth), ("RESIDENT", plan.resident))
     return Unit("linear_rows", (("BF16", int(bf16)), ("TOKENS", tokens), *sizes))
-
-
-def steps(plan: RowsPlan, m: int, n: int, k: int) -> int:
-    """Steps in flight of a warp, for M tokens of an (N, K) linear."""
-    if not plan.bulk:
-        return plan.depth
-    room = BULK_ROOM - _beside_bytes(plan, m, n, k)
-    return steps_that_fit(plan.warps, plan.depth, plan.step_bytes, room)
 
 
 def shared_bytes(plan: RowsPlan, m: int, n: int, k: int) -> int:
     """Dynamic shared memory of a block: tokens, the ring, and the sums of all its rows."""
-    depth = steps(plan, m, n, k)
-    ring = (
-        ring_bytes(plan.warps, depth, plan.step_bytes) if plan.bulk else plan.warps * depth * plan.step_bytes
-    )
-    return _beside_bytes(plan, m, n, k) + ring
-
-
-def _beside_bytes(plan: RowsPlan, m: int, n: int, k: int) -> int:
-    """Of tokens and sums."""
     pairs = ceil_div(ceil_div(n, 2), plan.blocks)
     tokens = m * (ceil_div(k, 64) * 128 + 4 * plan.warps + 4)
-    return ceil_div(tokens, 16) * 16 + pairs * 2 * m * plan.split * 4
+    return ceil_div(tokens, 16) * 16 + plan.warps * plan.depth * STEP_BYTES + pairs * 2 * m * plan.split * 4
 
 
 def balance(plan: RowsPlan, n: int, k: int) -> float:
@@ -98,8 +65,8 @@ def balance(plan: RowsPlan, n: int, k: int) -> float:
     pairs = ceil_div(n, 2)
     per_warp = ceil_div(ceil_div(pairs, plan.blocks), plan.warps // plan.split)
     slice_k = ceil_div(k, SLICE_UNIT * plan.split) * SLICE_UNIT
-    done = plan.blocks * plan.warps * per_warp * (ceil_div(slice_k, CHUNK) + 0.5)
-    return pairs * k / (done * CHUNK)
+    steps = plan.blocks * plan.warps * per_warp * (ceil_div(slice_k, CHUNK) + 0.5)
+    return pairs * k / (steps * CHUNK)
 
 
 def default_plan(n: int, k: int, multiprocessors: int, warps: int = 16, depth: int = 4) -> RowsPlan:
@@ -131,11 +98,10 @@ def linear_rows(
     if m > MAX_TOKENS or k % 8 or n % (16 if epilogue == "silu" else 1):
         raise EngineFault(f"linear_rows cannot serve {m} tokens of ({n}, {k}).")
     name = f"{'norm_' if norm is not None else ''}rows_{epilogue}"
-    depth = steps(plan, m, n, k)
-    early = max(0, depth - plan.late) if plan.bulk else early_steps(m, norm is not None, n, k, depth)
+    early = early_steps(m, norm is not None, n, k, plan.depth)
     product_kernel(unit(bf16, m, plan), name, epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared_bytes(plan, m, n, k), plan.at_once),
         weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        plan.split.bit_length() - 1, depth, 0, early, (ceil_div(n, 2) << 32) // plan.blocks,
+        plan.split.bit_length() - 1, 0, 0, early, (ceil_div(n, 2) << 32) // plan.blocks,
     )  # fmt: skip

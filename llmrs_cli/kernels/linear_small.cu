@@ -3,12 +3,9 @@
 // Every block reads the same number of W's rows, whatever N is. WK warps split K, the others split the rows. A lane's
 // 16-byte copy holds 8 consecutive k of one row; taking its four pairs as the k fragments of two mma steps permutes k
 // alike in W and x, which a sum over k does not notice. So a lane consumes what it copied itself, and its ring of
-// copies in shared memory needs no barrier. STEPS_AHEAD steps are in flight, some of them before
-// wait_for_previous(): weights do not depend on the kernel before, but what does returns after all that was asked for. The ring leaves half of the shared memory to the
-// next kernel.
-//
-// BULK (Hopper): the copy engine brings a step of 64 columns and the rows of a pass as one box, all of the ring
-// before wait_for_previous() unless the host says otherwise; it also says how many `depth` are.
+// copies in shared memory needs no barrier. STEPS_AHEAD steps are in flight, some of them before wait_for_previous():
+// weights do not depend on the kernel before, but what does returns after all that was asked for. The ring leaves half of
+// the shared memory to the next kernel.
 //
 // The sums of a turn wait in shared memory until `held` turns are done: a block whose warps meet after every turn
 // stops its copies each time, about a microsecond.
@@ -28,9 +25,6 @@
 #ifndef RESIDENT
 #define RESIDENT 3
 #endif
-#ifndef BULK
-#define BULK 0
-#endif
 // Three resident blocks leave 80 registers a thread, four too few for what sm_100 makes of the float16 kernel.
 #if __CUDA_ARCH__ >= 1000
 #define BLOCKS_AT_ONCE (RESIDENT > 2 ? 2 : RESIDENT)
@@ -39,42 +33,21 @@
 #endif
 
 #include "linear.cuh"
-#if BULK
-#include "box_tiles.cuh"
-#include "bulk_ring.cuh"
-constexpr int COLUMNS = BOX_COLUMNS;  // of a step
-#else
-constexpr int COLUMNS = 32;
-struct TensorMap {};
-#endif
 
 constexpr int ROWS = 16 * TILES;      // rows of W in one pass of a warp
 constexpr int ROW_STRIDE = ROWS + 4;  // of the partial sums in shared memory, in floats: no bank conflicts
 
 template <int NT, bool NORM, Epilogue E>
-DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int depth = STEPS_AHEAD) {
-    extern __shared__ __align__(16) u8 shared[];
+DEVICE void linear(const Problem& p) {
+    extern __shared__ __align__(16) float shared[];
     constexpr int UNIT = E == SILU ? 16 : 1;                   // rows that stay together
-#if BULK
-    const int x_stride = (p.k + 63) / 64 * 64 + 8;             // values of a token that stands in shared memory whole
-    const bool gathered = NORM || p.m * x_stride * 2 <= MOST_GATHERED;
-    const int x_bytes = gathered ? 0 : p.m * X_STRIDE;         // of one step in a ring of their own
-    const int box = int((p.share + 0xffffffffu) >> 32) * UNIT; // rows of a step: those of the largest pass
-    const int slot_bytes = (box * BOX_LINE + 1023) / 1024 * 1024;
-    u8* rings = shared + (-shared_address(shared) & 1023);     // [WARPS][depth][slot], and barriers
-    u8* x_rings = rings + WARPS * depth * slot_bytes + barrier_bytes(WARPS * depth);  // [WARPS][X_AHEAD][M][X_STRIDE]
-    float* partial = reinterpret_cast<float*>(x_rings + WARPS * X_AHEAD * x_bytes);      // [held][WARPS][M][ROW_STRIDE]
-    float* scratch = partial + p.held * WARPS * p.m * ROW_STRIDE;  // norm only: [8][WARPS] sums,
-#else
     const int x_bytes = NORM ? 0 : p.m * 64;                   // of one step in the ring: tokens' 32 values of k
-    const int slot_bytes = TILES * 1024 + x_bytes;
-    float* partial = reinterpret_cast<float*>(shared);         // [held][WARPS][M][ROW_STRIDE]
+    const int slot_bytes = TILES * 1024 + x_bytes, x_stride = (p.k + 63) / 64 * 64 + 32;
+    float* partial = shared;                                   // [held][WARPS][M][ROW_STRIDE]
     u8* rings = reinterpret_cast<u8*>(partial + p.held * WARPS * p.m * ROW_STRIDE);  // [WARPS][STEPS_AHEAD][slot]
     float* scratch = reinterpret_cast<float*>(rings + WARPS * STEPS_AHEAD * slot_bytes);  // norm only: [8][WARPS] sums,
-    const int x_stride = (p.k + 63) / 64 * 64 + 32;            // of `normed`
-#endif
     float* factors = scratch + 8 * WARPS;                      // [8] factors,
-    HALF* normed = reinterpret_cast<HALF*>(BULK && !NORM ? scratch : factors + 8);  // [M][x_stride] values
+    HALF* normed = reinterpret_cast<HALF*>(factors + 8);       // [M][x_stride] values
 
     const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4, warp = threadIdx.x / 32;
     const int split = 1 << p.split_log, wk = warp & split - 1, wr = warp >> p.split_log, groups = WARPS >> p.split_log;
@@ -90,72 +63,16 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int dep
     constexpr u32 OUTPUTS = E == SILU ? ROWS / 2 : ROWS;
     const u32 item = wk * 32 + lane, i = item % OUTPUTS;
     const int r = E == SILU ? i / 8 * 16 + i % 8 : i;
-    const int all = (p.k + COLUMNS - 1) / COLUMNS;
+    const int all = (p.k + 31) / 32;
     // Warps take turns along K, so that together they read long runs of a row at about the same time.
     const int steps = all - wk + split - 1 >> p.split_log;
     const int total = p.turns * steps;
 
-    // The copies run ahead of the products, with their own place: step `load_step` of rows `load_row`.
-    int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
-#if BULK
-    if (lane == 0) prefetch_map(map);
-    Ring ring(shared_address(rings), WARPS, warp, slot_bytes, depth);
-    auto copy_weights = [&]() {
-        const u32 bytes = load_row < load_end ? box * BOX_LINE : 0;  // what lies beyond W comes as zeros
-        if (lane == 0 && loaded < total) {
-            barrier_expect(ring.barrier, bytes);
-            if (bytes) copy_box(ring.slot, map, (wk + (load_step << p.split_log)) * COLUMNS, load_row, ring.barrier);
-        }
-        ring.next();
-        loaded++;
-        if (++load_step == steps) {
-            load_step = 0, load_turn++;
-            load_row = row_of(load_turn, 0), load_end = row_of(load_turn, 1);
-        }
-    };
-    const u32 x_ring = shared_address(x_rings + warp * X_AHEAD * x_bytes);
-    int x_step = 0;  // the same for x, where it comes by steps
-    auto copy_x = [&](int slot) {
-        const int k = (wk + (x_step << p.split_log)) * COLUMNS + lane % 8 * 8;
-#pragma unroll 1
-        for (int token = lane / 8; token < p.m; token += 4)
-            copy_async(x_ring + slot * x_bytes + token * X_STRIDE + lane % 8 * 16, p.x + i64(token) * p.k + k, k < p.k);
-        if (++x_step == steps) x_step = 0;
-    };
-
-    allow_next();
-#pragma unroll 1
-    for (int s = 0; s < p.early; s++) copy_weights();
-    Row<4> single;
-    if constexpr (NORM) {
-        single.load_weights(p);
-#pragma unroll 1
-        for (int token = 0; token < p.m; token++)  // columns that fill up the last step
-            for (int k = p.k + threadIdx.x; k < x_stride; k += WARPS * 32) normed[token * x_stride + k] = 0;
-    }
-    wait_for_previous();
-    if constexpr (NORM) {
-        single.load_residual(p);
-    } else if (gathered) {
-        for (int token = 0; token < p.m; token++)
-            for (int k = threadIdx.x * 8; k < x_stride; k += WARPS * 256)
-                copy_async(shared_address(normed + token * x_stride + k), p.x + i64(token) * p.k + k, k < p.k);
-        copy_commit();
-    } else {
-        for (int s = 0; s < X_AHEAD; s++) copy_x(s), copy_commit();
-    }
-#pragma unroll 1
-    for (int s = p.early; s < depth; s++) copy_weights();
-    if constexpr (NORM) {
-        norm_rows<8 * NT>(p, single, normed, x_stride, scratch, factors);
-    } else if (gathered) {
-        copy_wait<0>();
-        __syncthreads();
-    }
-#else
-    // A lane copies what it will multiply. Offsets and shares are 32-bit: the launcher refuses larger matrices.
+    // The copies run ahead of the products, with their own place: step `load_step` of rows `load_row`. A lane copies what it
+    // will multiply. Offsets and shares are 32-bit: the launcher refuses larger matrices.
     const u8* ring = rings + warp * STEPS_AHEAD * slot_bytes;
     const u32 eight = 8 * p.k;
+    int load_step = 0, load_turn = 0, load_row = row_of(0, 0), load_end = row_of(0, 1), loaded = 0;
     u32 offset = u32(load_row + g) * p.k + wk * 32 + c * 8;
     auto copy_weights = [&](int slot) {
         const bool inside = loaded < total && (wk + (load_step << p.split_log)) * 32 + c * 8 < p.k;
@@ -203,7 +120,6 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int dep
         copy_commit();
     }
     if constexpr (NORM) norm_rows<8 * NT>(p, single, normed, x_stride, scratch, factors);
-#endif
     // What a thread's first sum is added to is on its way meanwhile.
     auto base_of = [&](int token, int row) {
         const float sum = E == ADD ? static_cast<const float*>(p.out)[i64(token) * p.n + row] : 0.0f;
@@ -224,9 +140,6 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int dep
 #pragma unroll
             for (int n = 0; n < NT; n++) sum[t][n][0] = sum[t][n][1] = sum[t][n][2] = sum[t][n][3] = 0.0f;
     };
-#if BULK
-    const BoxTiles<TILES, NT> tiles(box, p.m, gathered ? shared_address(normed) : x_ring, gathered ? x_stride * 2 : X_STRIDE);
-#else
     auto step = [&](int slot, int k) {
         const u8* held = ring + slot * slot_bytes + lane * 16;
         uint4 xs[NT];
@@ -247,7 +160,6 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int dep
             }
         }
     };
-#endif
     auto keep = [&](int place) {
         float* mine = partial + (place * WARPS + warp) * p.m * ROW_STRIDE;
 #pragma unroll
@@ -297,23 +209,12 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int dep
         clear();
 #pragma unroll 1
         for (int at = 0; at < steps; at++) {
-            const int column = (wk + (at << p.split_log)) * COLUMNS;
-#if BULK
-            if (!gathered) copy_wait<X_AHEAD - 1>();
-            ring.wait();
-            tiles.multiply(sum, ring.slot, gathered ? column * 2 : slot * x_bytes);
-            __syncwarp();  // all have read
-            copy_weights();
-            if (!gathered) copy_x(slot), copy_commit();
-            if (++slot == X_AHEAD) slot = 0;
-#else
             copy_wait<STEPS_AHEAD - 1>();
-            step(slot, column + c * 8);
+            step(slot, (wk + (at << p.split_log)) * 32 + c * 8);
             copy_weights(slot);
             copy_x(slot);
             copy_commit();
             if (++slot == STEPS_AHEAD) slot = 0;
-#endif
         }
         keep(kept++);
         if (kept == p.held || turn == p.turns - 1) finish(turn + 1 - kept, kept), kept = 0;
@@ -321,18 +222,7 @@ DEVICE void linear(const Problem& p, const TensorMap& map = TensorMap(), int dep
     copy_wait<0>();
 }
 
-#if BULK
-#define KERNEL(NAME, NT, NORM, E)                                                                                   \
-    extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) NAME(                                               \
-        const __grid_constant__ TensorMap weight /* (N, K), boxes of a pass */, const HALF* x, const float* residual, \
-        const float* norm, float eps, float alpha, const float* bias, void* out, int m, int n, int k, int split_log, \
-        int turns, int held, int early, u64 share, int depth) {                                                      \
-        linear<NT, NORM, E>(Problem{nullptr, x, residual, norm, eps, alpha, bias, out, m, n, k, split_log, turns,    \
-                                    held, early, share}, weight, depth);                                             \
-    }
-#else
 #define KERNEL(NAME, NT, NORM, E) KERNEL_OF(NAME, BLOCKS_AT_ONCE, (linear<NT, NORM, E>))
-#endif
 KERNEL(linear8_store, 1, false, STORE)
 KERNEL(linear8_add, 1, false, ADD)
 KERNEL(linear8_silu, 1, false, SILU)

@@ -7,17 +7,8 @@ from functools import cache
 from typing import Any, Literal
 
 from llmrs_cli.errors import EngineFault
-from llmrs_cli.kernels.bulk_ring import (
-    BULK_ROOM,
-    LEAST_STEPS,
-    MOST_GATHERED,
-    X_AHEAD,
-    ring_bytes,
-    steps_that_fit,
-)
-from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape, ceil_div
+from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.tensor_map import tensor_map
 
 Epilogue = Literal["store", "add", "silu", "logits"]
 MAX_TOKENS = 16
@@ -30,8 +21,6 @@ ROW_PADDING = 4
 DEEP, SHALLOW = 6, 3
 """Steps in flight, on GPUs with much and little shared memory."""
 DEEP_SHARED = 160 << 10
-LINE, BOX_UNIT = 128, 1024
-"""Bytes of a row of W in a step of `bulk`; a step's bytes are a multiple of this."""
 MANY_VALUES = 40_000_000
 """Of a matrix that takes longer to read than what else a kernel does."""
 
@@ -55,10 +44,6 @@ class SmallPlan:
     """Turns whose sums wait before the warps of a block meet, at most: 8 tokens' worth fit."""
     at_once: int = 1
     """Blocks that a multiprocessor may hold, as in `launch.Shape`."""
-    bulk: bool = False
-    """Whether the copy engine brings the weights (Hopper): `depth` steps then, or as many as there is room for."""
-    late: int = 0
-    """Steps of a `bulk` ring that are asked for only after what the kernel before has written."""
 
     def holds(self, m: int) -> int:
         """Turns of M tokens whose sums wait."""
@@ -72,44 +57,20 @@ def _padded(m: int) -> int:
 
 def unit(bf16: bool, plan: SmallPlan) -> Unit:
     """The translation unit that serves a plan."""
-    ahead = (("BULK", 1),) if plan.bulk else (("STEPS_AHEAD", plan.depth), ("RESIDENT", plan.resident))
-    return Unit("linear_small", (("BF16", int(bf16)), ("WARPS", plan.warps), ("TILES", plan.tiles), *ahead))
+    shape = (
+        ("WARPS", plan.warps),
+        ("TILES", plan.tiles),
+        ("STEPS_AHEAD", plan.depth),
+        ("RESIDENT", plan.resident),
+    )
+    return Unit("linear_small", (("BF16", int(bf16)), *shape))
 
 
 def shared_bytes(plan: SmallPlan, m: int, k: int, normed: bool) -> int:
-    """Dynamic shared memory of a block: partial sums, the ring, and normalised tokens; with `bulk` of the least ring."""
-    if plan.bulk:
-        return _beside_boxes(plan, m, k, normed) + ring_bytes(plan.warps, LEAST_STEPS, 16 * plan.tiles * LINE)
+    """Dynamic shared memory of a block: partial sums, the ring, and normalised tokens."""
+    partial = plan.warps * plan.holds(m) * m * (16 * plan.tiles + ROW_PADDING) * 4
     ring = plan.warps * plan.depth * (plan.tiles * 1024 + (0 if normed else m * 64))
-    normed_bytes = 32 * (plan.warps + 1) + m * (ceil_div(k, 64) * 64 + 32) * 2 if normed else 0
-    return _partial_bytes(plan, m) + ring + normed_bytes
-
-
-def _partial_bytes(plan: SmallPlan, m: int) -> int:
-    return plan.warps * plan.holds(m) * m * (16 * plan.tiles + ROW_PADDING) * 4
-
-
-def _beside_boxes(plan: SmallPlan, m: int, k: int, normed: bool) -> int:
-    """Shared memory beside a ring of boxes: sums, tokens, and what the ring's start is rounded up by."""
-    whole = m * (ceil_div(k, 64) * 64 + 8) * 2
-    steps = plan.warps * X_AHEAD * m * (LINE + 16)
-    x = 32 * (plan.warps + 1) + whole if normed else whole if whole <= MOST_GATHERED else steps
-    return BOX_UNIT + _partial_bytes(plan, m) + x
-
-
-def box_rows(plan: SmallPlan, n: int, together: int) -> int:
-    """Rows of the largest pass."""
-    return ceil_div(passes(plan, n, together)[1], 1 << 32) * together
-
-
-def box_ring(plan: SmallPlan, m: int, n: int, k: int, normed: bool, together: int) -> tuple[int, int]:
-    """Steps of a ring of boxes, and the dynamic shared memory of a block that has it."""
-    slot, beside = (
-        ceil_div(box_rows(plan, n, together) * LINE, BOX_UNIT) * BOX_UNIT,
-        _beside_boxes(plan, m, k, normed),
-    )
-    steps = steps_that_fit(plan.warps, plan.depth, slot, BULK_ROOM - beside)
-    return steps, beside + ring_bytes(plan.warps, steps, slot)
+    return partial + ring + (32 * (plan.warps + 1) + m * (ceil_div(k, 64) * 64 + 32) * 2 if normed else 0)
 
 
 def passes(plan: SmallPlan, n: int, together: int) -> tuple[int, int]:
@@ -153,14 +114,14 @@ def early_steps(m: int, normed: bool, n: int, k: int, depth: int) -> int:
 
 
 @cache
-def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int, boxes: bool = False) -> Kernel:
-    """A kernel of linear.cuh's signature over (N, K) weights, or over their map where they come in boxes."""
+def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int) -> Kernel:
+    """A kernel of linear.cuh's signature over (N, K) weights."""
     out = "f32" if epilogue in ("add", "logits") else "u16"
     return Kernel(
         source,
         name,
         (
-            Map("weight") if boxes else Buffer("weight", "u16", (n, "K")),
+            Buffer("weight", "u16", (n, "K")),
             Buffer("x", "u16", ("M", "K"), optional=True),
             Buffer("residual", "f32", ("T", "K"), optional=True),
             Buffer("norm", "f32", ("K",), optional=True),
@@ -170,7 +131,6 @@ def product_kernel(source: Unit, name: str, epilogue: Epilogue, n: int, boxes: b
             Buffer("out", out, ("M", n // 2 if epilogue == "silu" else n)),
             *(Scalar(name, "i32") for name in ("m", "n", "k", "split_log", "turns", "held", "early")),
             Scalar("share", "u64"),
-            *((Scalar("depth", "i32"),) if boxes else ()),
         ),
     )
 
@@ -207,18 +167,12 @@ def linear_small(
         raise EngineFault(
             f"linear_small has too few warps along K to add up {16 * plan.tiles} rows at a time."
         )
-    together = 16 if epilogue == "silu" else 1
-    turns, share = passes(plan, n, together)
-    if plan.bulk:
-        steps, shared = box_ring(plan, m, n, k, normed, together)
-        early, depth = max(0, steps - plan.late), [steps]
-        weight = tensor_map(weight, box_rows(plan, n, together))
-    else:
-        early, depth = early_steps(m, normed, n, k, plan.depth), []
-        shared = shared_bytes(plan, m, k, normed)
-    product_kernel(unit(bf16, plan), name, epilogue, n, plan.bulk).launch(
+    turns, share = passes(plan, n, 16 if epilogue == "silu" else 1)
+    shared = shared_bytes(plan, m, k, normed)
+    early = early_steps(m, normed, n, k, plan.depth)
+    product_kernel(unit(bf16, plan), name, epilogue, n).launch(
         device,
         Shape((plan.blocks, 1, 1), (plan.warps * 32, 1, 1), shared, plan.at_once),
         weight, x, residual, norm, eps, alpha, bias, out, m, n, k,
-        plan.split.bit_length() - 1, turns, plan.holds(m), early, share, *depth,
+        plan.split.bit_length() - 1, turns, plan.holds(m), early, share,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,7 @@ SHAPES = [
 
 def plans(device: CudaDevice, n: int, k: int) -> list[RowsPlan]:
     own = default_plan(n, k, device.multiprocessors)
-    found = [own, default_plan(n, k, 2 * device.multiprocessors, warps=8)]
-    if device.loader.arch == "sm_90a":
-        found += [replace(own, bulk=True, depth=2, chunk=512), replace(own, bulk=True, depth=12, late=8)]
-    found.append(RowsPlan(1, 16, depth=6))
+    found = [own, default_plan(n, k, 2 * device.multiprocessors, warps=8), RowsPlan(1, 16, depth=6)]
     return [plan for plan in found if shared_bytes(plan, 2, n, k) <= device.shared_limit]
 
 
@@ -45,7 +41,7 @@ def test_plain_linear_is_the_product(device: CudaDevice, bf16: bool, n: int, k: 
     bias = rng.standard_normal(n).astype(np.float32)
     residual = rng.standard_normal((m, n)).astype(np.float32)
     wanted = x64 @ w64.T + bias
-    for plan in plans(device, n, k)[: -1 if n > 1000 else None]:
+    for plan in plans(device, n, k)[: 2 if n > 1000 else 3]:
         stored = cp.full((m, n), 0x7FC0, cp.uint16)
         linear_rows(device, bf16, plan, "store", w, stored, x=x, bias=cp.asarray(bias))
         assert error(widened(stored, bf16), wanted) < rounding(bf16)
@@ -74,7 +70,7 @@ def test_norm_comes_first(device: CudaDevice, bf16: bool, epilogue: Epilogue, m:
     if epilogue == "silu":
         gate, up = np.split(wanted, 2, axis=1)
         wanted = gate / (1 + np.exp(-gate)) * up * headroom(bf16)
-    for plan in plans(device, *w.shape)[:-1]:
+    for plan in plans(device, *w.shape)[:2]:
         out = cp.zeros((m, n), cp.float32 if epilogue == "logits" else cp.uint16)
         linear_rows(
             device, bf16, plan, epilogue, w, out, residual=cp.asarray(residual), norm=cp.asarray(gamma), eps=1e-6,

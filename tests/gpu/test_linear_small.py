@@ -17,37 +17,21 @@ SHAPES = [(512, 96), (4608, 3584), (1000, 576), (8, 128), (896, 4864), (321, 103
 """(N, K): K that is no multiple of 32 or 128, N that is no multiple of 8, fewer rows than blocks."""
 
 
-@pytest.fixture(params=["copies", "boxes", "many boxes"])
-def way(request: pytest.FixtureRequest, device: CudaDevice) -> dict[str, Any]:
-    """What makes a plan another one: who brings the weights."""
-    if request.param != "copies" and device.loader.arch != "sm_90a":
-        pytest.skip(reason="boxes are for Hopper")
-    ways: dict[str, dict[str, Any]] = {
-        "copies": {},
-        "boxes": {"bulk": True, "depth": 3, "tiles": 4},
-        "many boxes": {"bulk": True, "depth": 12, "tiles": 1, "late": 5},
-    }
-    return ways[request.param]
-
-
-def plan_for(device: CudaDevice, n: int, k: int, held: int = 1, **way: Any) -> SmallPlan:
-    plan = replace(default_plan(n, k, device.multiprocessors, device.shared_limit), held=held, **way)
-    return replace(plan, tiles=min(plan.tiles, 2 * plan.split))
+def plan_for(device: CudaDevice, n: int, k: int, held: int = 1) -> SmallPlan:
+    return replace(default_plan(n, k, device.multiprocessors, device.shared_limit), held=held)
 
 
 @pytest.mark.parametrize("bf16", TYPES)
 @pytest.mark.parametrize(("n", "k"), SHAPES)
 @pytest.mark.parametrize("m", [1, 3, 8, 9, 16])
-def test_plain_linear_is_the_product(
-    device: CudaDevice, way: dict[str, Any], bf16: bool, n: int, k: int, m: int
-) -> None:
+def test_plain_linear_is_the_product(device: CudaDevice, bf16: bool, n: int, k: int, m: int) -> None:
     rng = np.random.default_rng(n + k + m)
     w, w64 = halves(rng.standard_normal((n, k)) / 32, bf16)
     x, x64 = halves(rng.standard_normal((m, k)), bf16)
     bias = rng.standard_normal(n).astype(np.float32)
     residual = rng.standard_normal((m, n)).astype(np.float32)
     wanted = x64 @ w64.T + bias
-    plan = plan_for(device, n, k, **way)
+    plan = plan_for(device, n, k)
 
     stored = cp.full((m, n), 0x7FC0, cp.uint16)
     linear_small(device, bf16, plan, "store", w, stored, x=x, bias=cp.asarray(bias))
@@ -65,9 +49,7 @@ def test_plain_linear_is_the_product(
 @pytest.mark.parametrize("bf16", TYPES)
 @pytest.mark.parametrize(("f", "k"), [(256, 96), (18944, 3584), (336, 576)])
 @pytest.mark.parametrize("m", [1, 5, 8, 16])
-def test_gate_and_up_are_paired(
-    device: CudaDevice, way: dict[str, Any], bf16: bool, f: int, k: int, m: int
-) -> None:
+def test_gate_and_up_are_paired(device: CudaDevice, bf16: bool, f: int, k: int, m: int) -> None:
     rng = np.random.default_rng(f + k + m)
     stacked = rng.standard_normal((2 * f, k)) / 16
     _, w64 = halves(stacked, bf16)
@@ -75,7 +57,7 @@ def test_gate_and_up_are_paired(
     x, x64 = halves(rng.standard_normal((m, k)), bf16)
     gate, up = np.split(x64 @ w64.T, 2, axis=1)
     out = cp.full((m, f), 0x7FC0, cp.uint16)
-    linear_small(device, bf16, plan_for(device, 2 * f, k, **way), "silu", w, out, x=x)
+    linear_small(device, bf16, plan_for(device, 2 * f, k), "silu", w, out, x=x)
     assert error(widened(out, bf16) / headroom(bf16), gate / (1 + np.exp(-gate)) * up) < rounding(bf16)
 
 
@@ -83,9 +65,7 @@ def test_gate_and_up_are_paired(
 @pytest.mark.parametrize("epilogue", ["store", "silu", "logits"])
 @pytest.mark.parametrize("m", [1, 2, 8])
 @pytest.mark.parametrize("k", [96, 896, 3584])
-def test_norm_comes_first(
-    device: CudaDevice, way: dict[str, Any], bf16: bool, epilogue: Epilogue, m: int, k: int
-) -> None:
+def test_norm_comes_first(device: CudaDevice, bf16: bool, epilogue: Epilogue, m: int, k: int) -> None:
     rng = np.random.default_rng(m + k)
     n = 384
     stacked = rng.standard_normal((2 * n if epilogue == "silu" else n, k)) / 16
@@ -101,19 +81,19 @@ def test_norm_comes_first(
         wanted = gate / (1 + np.exp(-gate)) * up * headroom(bf16)
     out = cp.zeros((m, n), cp.float32 if epilogue == "logits" else cp.uint16)
     linear_small(
-        device, bf16, plan_for(device, n, k, **way), epilogue, w, out,
+        device, bf16, plan_for(device, n, k), epilogue, w, out,
         residual=cp.asarray(residual), norm=cp.asarray(gamma), eps=1e-6,
     )  # fmt: skip
     found = cp.asnumpy(out) if epilogue == "logits" else widened(out, bf16)
     assert error(found, wanted) < 2 * rounding(bf16)
 
 
-def test_a_token_does_not_depend_on_its_neighbours(device: CudaDevice, way: dict[str, Any]) -> None:
+def test_a_token_does_not_depend_on_its_neighbours(device: CudaDevice) -> None:
     rng = np.random.default_rng(0)
     n, k = 700, 1000
     w, _ = halves(rng.standard_normal((n, k)), True)
     x, _ = halves(rng.standard_normal((8, k)), True)
-    plan = plan_for(device, n, k, **way)
+    plan = plan_for(device, n, k)
     together, alone = cp.zeros((8, n), cp.float32), cp.zeros((1, n), cp.float32)
     linear_small(device, True, plan, "logits", w, together, x=x)
     linear_small(device, True, plan, "logits", w, alone, x=cp.ascontiguousarray(x[5:6]))
@@ -122,9 +102,7 @@ def test_a_token_does_not_depend_on_its_neighbours(device: CudaDevice, way: dict
 
 @pytest.mark.parametrize("m", [1, 2, 4, 8, 16])
 @pytest.mark.parametrize("blocks", [1, 5, 132])
-def test_sums_that_wait_are_the_same_sums(
-    device: CudaDevice, way: dict[str, Any], m: int, blocks: int
-) -> None:
+def test_sums_that_wait_are_the_same_sums(device: CudaDevice, m: int, blocks: int) -> None:
     rng = np.random.default_rng(m)
     n, k = 5008, 520
     w, _ = halves(rng.standard_normal((n, k)), True)
@@ -132,7 +110,7 @@ def test_sums_that_wait_are_the_same_sums(
     found = []
     for held in (1, 3, 8):
         out = cp.full((m, n), np.nan, cp.float32)
-        plan = replace(plan_for(device, n, k, held, **way), blocks=blocks)
+        plan = replace(plan_for(device, n, k, held), blocks=blocks)
         linear_small(device, True, plan, "logits", w, out, x=x)
         found.append(out)
     assert (found[0] == found[1]).all()

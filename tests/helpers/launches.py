@@ -10,14 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from llmrs_cli.kernels import (
-    attend_prompt,
-    linear_many,
-    linear_small,
-    linear_wide,
-    packed_many,
-    packed_wide,
-)
+from llmrs_cli.kernels import attend_prompt, linear_many, linear_wide, packed_many, packed_wide
 from llmrs_cli.kernels.launch import Buffer, Kernel, Map, Shape
 from tests.helpers.emulate import host
 
@@ -61,9 +54,7 @@ def written_map(matrix: Any, rows: int, columns: int) -> bytes:
 def plain_maps() -> Iterator[None]:
     """The driver makes tensor maps; without one, they are what `tensor_map` says."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (
-            attend_prompt, linear_many, linear_small, linear_wide, packed_many, packed_wide,
-        ):  # fmt: skip
+        for module in (attend_prompt, linear_many, linear_wide, packed_many, packed_wide):
             patch.setattr(module, "tensor_map", tensor_map)
         for module in (linear_many, packed_many):
             patch.setattr(module, "written_map", written_map)

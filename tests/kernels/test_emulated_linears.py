@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +16,6 @@ from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import linear_rows, linear_small
 from llmrs_cli.kernels.silu_mul import headroom
 from tests.helpers.emulate import EmulatedDevice, host
-from tests.helpers.launches import plain_maps
 
 Product = Callable[..., None]
 
@@ -24,12 +23,6 @@ Product = Callable[..., None]
 @pytest.fixture(scope="module")
 def gpu(tmp_path_factory: pytest.TempPathFactory) -> EmulatedDevice:
     return EmulatedDevice(tmp_path_factory.mktemp("emulated"))
-
-
-@pytest.fixture(autouse=True, scope="module")
-def maps() -> Iterator[None]:
-    with plain_maps():
-        yield
 
 
 def by_rows(gpu: EmulatedDevice, n: int, k: int, bf16: bool = True, **changes: Any) -> Product:
@@ -45,22 +38,18 @@ def by_tiles(gpu: EmulatedDevice, n: int, k: int, bf16: bool = True, **changes: 
 
 MAKERS: dict[str, Callable[..., Product]] = {
     "rows": by_rows,
-    "rows in bulk": partial(by_rows, bulk=True),
-    "long rows in bulk": partial(by_rows, bulk=True, depth=2, chunk=512),
     "small": by_tiles,
-    "boxes": partial(by_tiles, bulk=True),
-    "tall boxes": partial(by_tiles, bulk=True, tiles=2, depth=7),
-    "taller boxes": partial(by_tiles, bulk=True, tiles=4, split=2, depth=4),
+    "tall": partial(by_tiles, tiles=2, depth=4),
 }
 SHAPES = [(48, 264), (161, 96), (16, 24), (640, 40), (16, 2640)]
 CASES = [
-    *((kind, n, k, m) for kind in list(MAKERS)[:3] for n, k in SHAPES for m in (1, 2)),
-    *((kind, n, k, m) for kind in list(MAKERS)[3:] for n, k in SHAPES for m in (1, 8)),
-    ("boxes", 40, 4104, 3),
-    ("tall boxes", 56, 4096, 7),
-    ("boxes", 100, 72, 16),
+    *(("rows", n, k, m) for n, k in SHAPES for m in (1, 2)),
+    *((kind, n, k, m) for kind in ("small", "tall") for n, k in SHAPES for m in (1, 8)),
+    ("small", 40, 4104, 3),
+    ("small", 100, 72, 16),
+    ("tall", 56, 4096, 7),
 ]
-"""Weights of odd sizes; x that a block holds whole, and by steps."""
+"""Weights of odd sizes, in fewer and more turns than wait."""
 
 
 def bits(values: NDArray[Any], bf16: bool = True) -> tuple[Any, NDArray[np.float64]]:
@@ -120,7 +109,7 @@ def test_the_norm_and_the_gate(gpu: EmulatedDevice, kind: str, n: int, k: int, m
     assert error(bf16_to_f32(np.asarray(out)), wanted) < 1e-2
 
 
-@pytest.mark.parametrize("kind", ["rows", "rows in bulk", "small", "boxes"])
+@pytest.mark.parametrize("kind", MAKERS)
 def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
     gpu: EmulatedDevice, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,7 +120,7 @@ def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
     for early in range(4):
         for module in (linear_rows, linear_small):
             monkeypatch.setattr(module, "early_steps", lambda *_, early=early: early)
-        product = MAKERS[kind](gpu, n, k, late=3 - early)
+        product = MAKERS[kind](gpu, n, k)
         plain, normed = (host(np.full((1, n), np.nan, np.float32)) for _ in range(2))
         product("logits", w, plain, x=x)
         product("logits", w, normed, residual=residual, norm=norm, eps=1e-6)
@@ -139,19 +128,8 @@ def test_no_bit_depends_on_what_is_asked_for_before_the_wait(
     assert len(set(found)) == 1 and not np.isnan(plain).any()
 
 
-def test_rows_in_bulk_are_those_that_threads_copy_to_the_bit(gpu: EmulatedDevice) -> None:
-    n, k, rng = 33, 1304, np.random.default_rng(2)
-    (w, w64), (x, x64) = bits(rng.standard_normal((n, k)), False), bits(rng.standard_normal((2, k)), False)
-    found = []
-    for changes in ({}, *({"bulk": True, "depth": depth, "chunk": 256 * depth} for depth in (2, 3))):
-        out = host(np.full((2, n), np.nan, np.float32))
-        by_rows(gpu, n, k, False, split=2, **changes)("logits", w, out, x=x)
-        found.append(out.tobytes())
-    assert error(out, x64 @ w64.T) < 1e-6 and len(set(found)) == 1
-
-
 @pytest.mark.parametrize(("n", "k", "m"), [(48, 520, 3), (24, 8200, 3)])
-def test_no_bit_of_a_box_depends_on_how_many_are_on_their_way_nor_on_other_tokens(
+def test_no_bit_depends_on_how_many_steps_are_on_their_way_nor_on_other_tokens(
     gpu: EmulatedDevice, n: int, k: int, m: int
 ) -> None:
     rng = np.random.default_rng(n)
@@ -159,17 +137,17 @@ def test_no_bit_of_a_box_depends_on_how_many_are_on_their_way_nor_on_other_token
         w, w64 = bits(rng.standard_normal((n, k)), bf16)
         x, x64 = bits(rng.standard_normal((m, k)), bf16)
         found = []
-        for depth in (2, 3, 8, 32):
+        for depth in (2, 3, 8):
             out = host(np.full((m, n), np.nan, np.float32))
-            by_tiles(gpu, n, k, bf16, bulk=True, depth=depth)("logits", w, out, x=x)
+            by_tiles(gpu, n, k, bf16, depth=depth)("logits", w, out, x=x)
             found.append(out.tobytes())
         alone = host(np.full((1, n), np.nan, np.float32))
-        by_tiles(gpu, n, k, bf16, bulk=True)("logits", w, alone, x=host(x[1:2]))
+        by_tiles(gpu, n, k, bf16)("logits", w, alone, x=host(x[1:2]))
         assert error(out, x64 @ w64.T) < 1e-6 and len(set(found)) == 1 and np.array_equal(alone[0], out[1])
 
 
 def test_rows_that_too_few_warps_would_add_up_are_refused(gpu: EmulatedDevice) -> None:
     (w, _), (x, _) = bits(np.ones((48, 40))), bits(np.ones((1, 40)))
-    product = by_tiles(gpu, 48, 40, bulk=True, tiles=4)
+    product = by_tiles(gpu, 48, 40, tiles=4)
     with pytest.raises(EngineFault, match="too few warps along K to add up 64 rows"):
         product("logits", w, host(np.zeros((1, 48), np.float32)), x=x)

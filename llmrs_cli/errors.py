@@ -35,6 +35,11 @@ def escaped(name: str, limit: int = 256) -> str:
     )
 
 
+def counted(count: int, noun: str) -> str:
+    """'1 row', '3 rows'."""
+    return f"{count} {noun}" + ("" if count == 1 else "s")
+
+
 class ExitCode(IntEnum):
     """Exit statuses of the command `llmrs`; `llmrs help exit-codes` prints this table."""
 

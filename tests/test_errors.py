@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmrs_cli import errors
-from llmrs_cli.errors import ExitCode, LlmrsError, quoted
+from llmrs_cli.errors import ExitCode, LlmrsError, counted, quoted
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_every_class_has_its_exit_status(kind: str, code: int) -> None:
 def test_a_hint_follows_the_message() -> None:
     assert str(LlmrsError("It broke.")) == "It broke."
     assert str(LlmrsError("It broke.", hint="Mend it.")) == "It broke. Mend it."
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows")])
+def test_one_is_no_plural(count: int, text: str) -> None:
+    assert counted(count, "row") == text
 
 
 @given(value=st.text() | st.integers() | st.lists(st.text()) | st.dictionaries(st.text(), st.text()))

@@ -21,7 +21,7 @@ from llmrs_cli.batch.results import Answer, Outcome
 from llmrs_cli.batch.twins import Twins, twin_key
 from llmrs_cli.batch.window import Pool
 from llmrs_cli.batch.work import Events, Work
-from llmrs_cli.errors import EngineFault, LlmrsError, RowsFailedError
+from llmrs_cli.errors import EngineFault, LlmrsError, RowsFailedError, counted
 
 if TYPE_CHECKING:
     from llmrs_cli.text.generate import GenerationResult, TextEngine
@@ -267,7 +267,7 @@ class Run:
         self.counts = self.counts.plus(record, merged=one.merged or one is not first)
         if self._max_failed is not None and self.counts.failed > self._max_failed:
             raise RowsFailedError(
-                f"More than {self._max_failed} rows failed.", hint="Their output lines say why."
+                f"More than {counted(self._max_failed, 'row')} failed.", hint="Their output lines say why."
             )
 
 

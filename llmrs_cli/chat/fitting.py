@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from llmrs_cli.chat.conversation import Conversation
 from llmrs_cli.chat.screen import Screen
 from llmrs_cli.chat.summary import SHARE, NoRoomError, sum_up
+from llmrs_cli.errors import counted
 
 if TYPE_CHECKING:
     from llmrs_cli.text.generate import Prompt, TextEngine
@@ -110,4 +111,4 @@ def first_that_fits(first: int, last: int, tokens: Callable[[int], int], limit: 
 
 def exchanges(count: int) -> str:
     """'1 exchange', '3 exchanges'."""
-    return f"{count} exchange" + ("" if count == 1 else "s")
+    return counted(count, "exchange")

@@ -36,7 +36,7 @@ from llmrs_cli.cli.models import Chosen, check_ids, choose, drawing_note, open_e
 from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import directories, private_directory
-from llmrs_cli.errors import ExitCode, RowsFailedError, UsageError, quoted
+from llmrs_cli.errors import ExitCode, RowsFailedError, UsageError, counted, quoted
 
 if TYPE_CHECKING:
     from llmrs_cli.hub.names import ModelName
@@ -113,7 +113,7 @@ def run(asked: Asked, terminal: Terminal) -> int:
         stack.enter_context(hang_up_ends())
         chosen = choose(asked.model, terminal)
         if outlet.take_up(asked.settings(chosen), again):
-            terminal.notice(f"{quoted(job.output)} is finished: {outlet.reused.rows} rows.")
+            terminal.notice(f"{quoted(job.output)} is finished: {counted(outlet.reused.rows, 'row')}.")
             return _status(outlet.reused)
         rows = rows_in_flight(asked, chosen)
         engine = stack.enter_context(open_engine(chosen, terminal, rows=rows))
@@ -157,7 +157,7 @@ def _answer(batch: Run, rows: Numbered, outlet: Outlet, progress: Progress, term
 
             def stopping(count: int) -> None:
                 terminal.notice(
-                    f"Stopping when {count} rows in flight are done; Ctrl-C again leaves at once."
+                    f"Stopping after {counted(count, 'row')} in flight; Ctrl-C again leaves at once."
                 )
 
             batch.run(rows, report, stopping)
@@ -171,7 +171,7 @@ def _status(*counts: Counts) -> int:
     rows, failed = sum(count.rows for count in counts), sum(count.failed for count in counts)
     if failed:
         raise RowsFailedError(
-            f"{failed} of {rows} rows failed.",
+            f"{failed} of {counted(rows, 'row')} failed.",
             hint="Their output lines say why, with the line of the input; --retry-failed asks them again.",
         )
     return ExitCode.OK

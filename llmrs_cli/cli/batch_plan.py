@@ -21,7 +21,7 @@ from llmrs_cli.cli.batch_progress import duration
 from llmrs_cli.cli.models import Chosen, check_ids, choose
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.engine.types import FinishReason, Request, TokenEvent
-from llmrs_cli.errors import EngineFault, ExitCode, UsageError
+from llmrs_cli.errors import EngineFault, ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
     from llmrs_cli.engine import EngineLimits, EngineStats
@@ -58,11 +58,11 @@ def dry_run(asked: Asked, terminal: Terminal) -> int:
 def report(plan: Plan, context: str, limit: int, speed: Speed | None, device: str) -> Iterator[str]:
     """The plan in lines. `context`: tokens that it holds, in words; `limit`: tokens of an answer, where the row
     says nothing."""
-    yield f"{plan.rows} rows, {plan.failing} cannot be answered, {plan.too_long} of them too long"
-    yield f"{plan.merged} rows equal others and are computed once"
+    yield f"{counted(plan.rows, 'row')}, {plan.failing} cannot be answered, {plan.too_long} of them too long"
+    yield f"{counted(plan.merged, 'row')} equal to others, computed once"
     longest = f"the longest {plan.longest}; the context holds {context}"
-    yield f"{plan.prompt_tokens} prompt tokens, {longest}"
-    yield f"{plan.answers} answers of at most {limit} tokens, where a row does not say otherwise"
+    yield f"{counted(plan.prompt_tokens, 'prompt token')}, {longest}"
+    yield f"{counted(plan.answers, 'answer')} of at most {counted(limit, 'token')}, where a row does not say otherwise"
     if speed is None:
         yield f"time unknown: no run of this model was measured on {device}; one with --limit 50 will do"
     else:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from llmrs_cli.batch.job import Counts
+from llmrs_cli.errors import counted
 
 EVERY = 60.0
 """Seconds between lines where nothing can be redrawn."""
@@ -52,9 +53,9 @@ def figures(reused: Counts, computed: Counts, seconds: float) -> str:
     notes = [f"{failed} failed"] if failed else []
     notes += [f"{reused.rows} from before"] if reused.rows else []
     notes += [f"{computed.merged} equal to others"] if computed.merged else []
-    rows = ", ".join([f"{reused.rows + computed.rows} rows", *notes])
+    rows = ", ".join([counted(reused.rows + computed.rows, "row"), *notes])
     tokens = computed.completion_tokens
-    return f"{rows}, {tokens} tokens in {duration(seconds)} ({tokens / seconds:.1f} tok/s)"
+    return f"{rows}, {counted(tokens, 'token')} in {duration(seconds)} ({tokens / seconds:.1f} tok/s)"
 
 
 def duration(seconds: float) -> str:

@@ -14,7 +14,7 @@ import click
 from llmrs_cli.cli.models import choose, open_engine
 from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.errors import EngineFault, LlmrsError, UsageError
+from llmrs_cli.errors import EngineFault, LlmrsError, UsageError, counted
 
 if TYPE_CHECKING:
     from llmrs_cli.chat.reader import Reader
@@ -75,7 +75,7 @@ class TerminalDesk:
                 "The text is too long for the terminal's clipboard.", hint="/export writes a file."
             )
         self.terminal.clipboard(text)
-        return f"Given to the terminal's clipboard: {_characters(text)}."
+        return f"Given to the terminal's clipboard: {counted(len(text), 'character')}."
 
     def edit(self, text: str) -> str | None:
         try:
@@ -119,8 +119,4 @@ def _copy_with(tool: tuple[str, ...], text: str) -> str:
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise LlmrsError(f"{tool[0]} could not set the clipboard.") from error
-    return f"In the clipboard: {_characters(text)}."
-
-
-def _characters(text: str) -> str:
-    return f"{len(text)} character" + ("" if len(text) == 1 else "s")
+    return f"In the clipboard: {counted(len(text), 'character')}."

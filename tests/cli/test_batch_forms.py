@@ -141,7 +141,7 @@ def test_a_look_before_the_run_tells_of_forms_too(llmrs: Run, ladder: MakeLadder
     result = llmrs("batch", str(source), "--dry-run", "-t", "0", "-m", ladder())
     assert result.exit_code == 3
     assert "3 rows, 1 cannot be answered" in result.stdout
-    assert "1 rows equal others" in result.stdout
+    assert "1 row equal to others" in result.stdout
     assert "line 2: The form cannot be followed" in result.stdout
 
 

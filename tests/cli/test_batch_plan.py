@@ -31,7 +31,7 @@ def test_rows_tokens_and_what_cannot_be_answered_are_told(plan: Any) -> None:
     )
     assert status == 3
     assert "5 rows, 3 cannot be answered, 1 of them too long" in said
-    assert "1 rows equal others" in said
+    assert "1 row equal to others" in said
     assert [line.split(":")[0] for line in said.splitlines() if line.startswith("line")] == [
         "line 3",
         "line 4",

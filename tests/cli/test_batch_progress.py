@@ -7,7 +7,9 @@ import shlex
 import pytest
 
 from llmrs_cli.batch.job import Counts
+from llmrs_cli.batch.plan import Plan
 from llmrs_cli.cli.batch_outlet import resume_command
+from llmrs_cli.cli.batch_plan import report
 from llmrs_cli.cli.batch_progress import EVERY, Progress, duration, figures
 
 
@@ -48,6 +50,19 @@ def test_lines_of_a_log_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_figures_tell_equal_rows_apart() -> None:
     assert "2 equal to others" in figures(Counts(), Counts(rows=4, merged=2), 1.0)
+
+
+def test_one_of_a_kind_is_no_plural() -> None:
+    assert (
+        figures(Counts(), Counts(rows=1, completion_tokens=1), 2.0) == "1 row, 1 token in 2.0 s (0.5 tok/s)"
+    )
+    plan = Plan(rows=1, merged=1, prompt_tokens=1, answers=1)
+    assert list(report(plan, "9", 1, None, "cpu"))[:4] == [
+        "1 row, 0 cannot be answered, 0 of them too long",
+        "1 row equal to others, computed once",
+        "1 prompt token, the longest 0; the context holds 9",
+        "1 answer of at most 1 token, where a row does not say otherwise",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ from llmrs_cli.kernels.wide_plans import at_once
 
 ManyEpilogue = Literal["store", "add", "silu"]
 Shared = Literal["nothing", "rows", "tokens", "both"]
-"""What the tiles of two blocks, a cluster, have in common: each brings half of it to both. "both": a cluster of two tiles of
-tokens by two of rows, where each block shares its rows with another one and its tokens with a third."""
+"""What the tiles of two blocks, a cluster, have in common: each brings half of it to both. "both": a cluster of
+two tiles of tokens by two of rows, where each block shares its rows with another one and its tokens with a third.
+"""
 KINDS: tuple[Shared, ...] = ("nothing", "rows", "tokens", "both")
 TAKEN: tuple[Shared, ...] = ("nothing", "rows", "tokens")
 """Those that are chosen from."""
@@ -61,9 +62,9 @@ START, END = 3000.0, 1 / 16
 """Cycles before the first products, and of each value of a tile after its last; half of these where
 warpgroups lag."""
 HEAT, SHARED_HEAT = 1 / 16, 18 / 29
-"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock; and of that
-again, where two blocks share them. A whole product of 2,048 tokens is at the board's 700 W, and a byte takes 29 pJ, or 18 in
-each of two blocks (measured on an H200)."""
+"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock; and of
+that again, where two blocks share them. A whole product of 2,048 tokens is at the board's 700 W, and a byte takes
+29 pJ, or 18 in each of two blocks (measured on an H200)."""
 
 
 @dataclass(frozen=True, slots=True)

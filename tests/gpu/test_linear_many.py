@@ -21,7 +21,7 @@ ODD = [(16, 8), (48, 24), (80, 120), (336, 136), (1008, 904), (176, 1032)]
 REAL = [(bf16, *linear) for bf16 in TYPES for linear in linears("0.5b") if linear[2] != "logits"]
 REAL += [(True, *linear) for name in ("3b", "7b") for linear in linears(name)[:2]]
 FOURS = [(16, 64), (1008, 64), (400, 18944), (2320, 904)]
-"""(N, K) for clusters of four: a step, and 296 of them; rows that fill no tile, and those of more clusters than run at once."""
+"""(N, K) for clusters of four: a step, and 296 of them; rows that fill no tile, or more clusters than run at once."""
 
 
 class Case:
@@ -98,7 +98,7 @@ def test_fewer_tokens_than_a_tile_has(hopper: CudaDevice, shared: Shared, m: int
 @pytest.mark.parametrize("bf16", TYPES)
 @pytest.mark.parametrize(("n", "k"), FOURS)
 def test_clusters_of_four_blocks(hopper: CudaDevice, bf16: bool, n: int, k: int) -> None:
-    """All that run at once, one that has every turn, and more than run at once; tokens that one block of a pair lacks."""
+    """All that run at once, one that has every turn, and more than that; tokens that one block of a pair lacks."""
     case, tiles = Case(bf16, n, k), ((2, 1, 256), (3, 1, 144), (2, 2, 176))
     tried = [
         (m, replace(plan, blocks=blocks))

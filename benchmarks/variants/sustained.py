@@ -1,0 +1,154 @@
+"""Plans of linear_many for products of a layer, and cuBLASLt, for as long as the board's power decides.
+
+Run on a GPU from the repository root, under a minute for one model and two sizes:
+python3 -m benchmarks.variants.sustained OUT.json [7b 3b] [512 1216 2048 …]
+Each case is a chain over rotating weights that is replayed without a pause, and measured once the GPU is warm. Its
+note has the rate, the board's watts and picojoules an operation by the driver's counter of energy (as joules.py
+reads it). cuBLASLt's time has SiLU·mul or the sum with the residual in it. Those plans are tried that the guess of
+many_plans ranks first among tiles large enough to take little energy; what would be chosen; and clusters of four of
+any tile. The best of each product come last.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import cupy as cp
+
+from benchmarks.variants.check import LIMIT
+from benchmarks.variants.joules import Meter
+from benchmarks.variants.layer_products import FLOPS_PER_US, Product, layers
+from benchmarks.variants.many import Chain, guess, label, wrong
+from benchmarks.variants.table import Table
+from llmrs_cli.kernels.device import CudaDevice
+from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.linear_many import unit
+from llmrs_cli.kernels.loader import CubinCache, default_cache
+from llmrs_cli.kernels.many_plans import TILES, ManyPlan, Shared, plan_for, plans
+
+SIZES = (1216, 2048)
+LARGE = ((2, 2, 192), (2, 2, 176), (2, 2, 160), (3, 1, 192), (2, 1, 256))
+"""Tiles that read little for what they multiply."""
+TRIED: tuple[tuple[Shared, Sequence[tuple[int, int, int]], int], ...] = (
+    ("rows", LARGE, 3),
+    ("tokens", LARGE, 3),
+    ("nothing", LARGE, 1),
+    ("both", LARGE, 3),
+    ("both", TILES, 1),
+)
+"""How many plans of which kind and tiles, the cheapest by the guess."""
+WARM, SECONDS = 0.1, 0.25
+REPLAY_US, AHEAD = 5e3, 2
+"""Of one replay of a chain, about; and how many are enqueued."""
+
+
+def candidates(product: Product, multiprocessors: int) -> list[ManyPlan]:
+    """What would be chosen first, then the others, each once."""
+    found = [plan_for(product.m, product.n, product.k, multiprocessors)]
+    for kind, tiles, count in TRIED:
+        suiting = [
+            plan for plan in plans(product.m, product.n, multiprocessors, kinds=(kind,)) if plan.tile in tiles
+        ]
+        found += sorted(suiting, key=partial(guess, product))[:count]
+    return list(dict.fromkeys(plan for plan in found if plan is not None))
+
+
+class Replays:
+    """A captured chain of launches that runs without a pause: another one always waits behind it."""
+
+    def __init__(self, launches: Sequence[Callable[[], None]], total: int) -> None:
+        cp.cuda.Device().synchronize()  # what the caller prepared on other streams
+        self._total, self._stream = total, cp.cuda.Stream(non_blocking=True)
+        with self._stream:
+            launches[0]()
+            self._stream.synchronize()
+            self._stream.begin_capture()
+            for i in range(total):
+                launches[i % len(launches)]()
+            self._graph = self._stream.end_capture()
+
+    def run(self, seconds: float, meter: Meter) -> tuple[int, list[tuple[float, float]]]:
+        """How many replays were enqueued, and each (seconds, joules) at which the counter had moved."""
+        end, replays, joules = time.perf_counter() + seconds, 0, meter.joules()
+        waiting: deque[cp.cuda.Event] = deque()
+        moves = []
+        while time.perf_counter() < end:
+            while len(waiting) < AHEAD:
+                self._graph.launch(self._stream)
+                waiting.append(cp.cuda.Event(disable_timing=True))
+                waiting[-1].record(self._stream)
+                replays += 1
+            before, joules = joules, meter.joules()
+            if joules != before:
+                moves.append((time.perf_counter(), joules))
+            while waiting and waiting[0].done:
+                waiting.popleft()
+        return replays, moves
+
+    def measure(self, meter: Meter) -> tuple[float, float]:
+        """(microseconds of a launch, watts) once the GPU is warm."""
+        self.run(WARM, meter)
+        start, end = cp.cuda.Event(), cp.cuda.Event()
+        start.record(self._stream)
+        replays, moves = self.run(SECONDS, meter)
+        end.record(self._stream)
+        end.synchronize()
+        (began, first), (ended, last) = moves[0], moves[-1]
+        us = float(cp.cuda.get_elapsed_time(start, end)) * 1e3 / (replays * self._total)
+        return us, (last - first) / (ended - began)
+
+
+def compare(table: Table, device: CudaDevice, gemm: Gemm, meter: Meter, product: Product) -> str:
+    """cuBLASLt, then each plan; what is told of the best."""
+    tried = candidates(product, device.multiprocessors)
+    errors = list(wrong(device, gemm, product, tried))
+    chain = Chain(device, gemm, product)
+    total = max(4, int(REPLAY_US / (product.operations / FLOPS_PER_US)))
+    found: list[tuple[float, str]] = []
+
+    def add(variant: str, run: Callable[[cp.ndarray], None], note: str) -> None:
+        us, watts = Replays([partial(run, weight) for weight in chain.weights], total).measure(meter)
+        joules = watts * us * 1e6 / product.operations
+        told = f"{product.rate(us)}, {watts:.0f} W, {joules:.3f} pJ an operation"
+        table.add(product.case, variant, us, f"{told}{note}")
+        found.append((us, f"{variant}, {us:.1f} us, {told}"))
+
+    add("cuBLASLt", chain.library, "")
+    library = found[0][0]
+    for plan, error in zip(tried, errors, strict=True):
+        if error < LIMIT:
+            add(label(plan), partial(chain.ours, plan), f", guess {guess(product, plan):.0f}")
+        else:
+            table.add(product.case, label(plan), 0.0, f"error {error:.1e} FAIL")
+    us, told = min(found)
+    return f"{product.case}: {told}, {us / library:.1%} of cuBLASLt's"
+
+
+def main() -> None:
+    began = time.monotonic()
+    table, meter = Table(Path(sys.argv[1])), Meter()
+    device, gemm = CudaDevice(0, CubinCache(default_cache())), Gemm()
+    products = [product for found in layers(sys.argv[2:], SIZES).values() for product in found]
+    device.build(
+        tuple(
+            dict.fromkeys(
+                unit(True, plan, product.epilogue)
+                for product in products
+                for plan in candidates(product, device.multiprocessors)
+            )
+        )
+    )
+    best = []
+    for product in products:
+        best.append(compare(table, device, gemm, meter, product))
+        cp.get_default_memory_pool().free_all_blocks()
+    print(*best, f"{time.monotonic() - began:.0f} s in all", sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()

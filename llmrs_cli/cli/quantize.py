@@ -19,7 +19,7 @@ from llmrs_cli.cli.options import ModelOptions, json_option, model_options
 from llmrs_cli.cli.place import filling, new_place
 from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
-from llmrs_cli.errors import ExitCode
+from llmrs_cli.errors import ExitCode, ModelError, escaped
 
 if TYPE_CHECKING:
     from llmrs_cli.engine.quantise.model import Recipe
@@ -132,34 +132,51 @@ class _Work:
     recipe: Recipe
     target: Path
 
+    @property
+    def bytes_before(self) -> int:
+        """Of the weights in the model's files."""
+        return sum(parameter.nbytes for parameter in self.checkpoint.parameters.values())
+
+    @property
+    def bytes_after(self) -> int:
+        """Of those that are to be written."""
+        from llmrs_cli.engine.quantise.files import entries
+
+        return sum(entry.nbytes for entry in entries(self.checkpoint, self.recipe.group).values())
+
 
 def _plan(chosen: Chosen, target: Path, group: int | None, plain: bool) -> _Work:
     """Raises what makes the model or the group size impossible, before anything is computed."""
-    from llmrs_cli.engine.quantise.model import Recipe, check_source, choose_group
+    from llmrs_cli.engine.quantise.model import SOURCE_HINT, Recipe, check_source, choose_group
     from llmrs_cli.engine.weights.checkpoint import open_checkpoint
+    from llmrs_cli.hub.files import size_text
 
     checkpoint = open_checkpoint(chosen.path)
     check_source(checkpoint)
     # Files travel: of a path only its last part is said.
     source = chosen.name.text if chosen.name.path is None else chosen.name.path.absolute().name
-    recipe = Recipe(choose_group(checkpoint, group), plain, source)
-    return _Work(chosen.name.text, checkpoint, recipe, target)
+    work = _Work(chosen.name.text, checkpoint, Recipe(choose_group(checkpoint, group), plain, source), target)
+    if work.bytes_after >= work.bytes_before:
+        after, before = size_text(work.bytes_after), size_text(work.bytes_before)
+        raise ModelError(
+            f"In 4 bits {escaped(work.name)} would take {after}, and it takes {before} as it is.",
+            hint=SOURCE_HINT,
+        )
+    return work
 
 
 def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *, echo: bool) -> Report:
     """Write the model; `text` comes from `source`, None: built in. With `echo`, errors are printed as they come."""
-    from llmrs_cli.engine.quantise.files import entries
     from llmrs_cli.engine.quantise.model import quantise_model
 
     checkpoint, recipe = work.checkpoint, work.recipe
     windows = calibration_windows(checkpoint, text)
     if recipe.plain:  # read only to say how large the errors are
         windows = windows[:1]
-    size = sum(entry.nbytes for entry in entries(checkpoint, recipe.group).values())
     errors: list[float] = []
     began = time.perf_counter()
     with (
-        filling(work.target, size, terminal) as folder,
+        filling(work.target, work.bytes_after, terminal) as folder,
         terminal.working(f"Quantising {work.name}") as status,
     ):
         assert folder is not None, "what is there is never kept"
@@ -175,8 +192,8 @@ def _quantise(work: _Work, source: str, text: str | None, terminal: Terminal, *,
         group_size=recipe.group,
         calibration=source,
         calibration_tokens=sum(len(window) for window in windows),
-        bytes_before=sum(parameter.nbytes for parameter in checkpoint.parameters.values()),
-        bytes_after=size,
+        bytes_before=work.bytes_before,
+        bytes_after=work.bytes_after,
         layer_errors=errors,
         seconds=time.perf_counter() - began,
         before=None,

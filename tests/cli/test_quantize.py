@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from string import ascii_letters
 
 import pytest
 
 from llmrs_cli.errors import ExitCode
 from tests.cli.conftest import MakeLadder, Run
+from tests.helpers.gguf_file import GgufFile, Tensor, plain
+from tests.helpers.tiny_gguf import stored_tensors, tiny_metadata
 from tests.helpers.tiny_model import TinyModel, write_tiny
 
 TEXT = "Pack my box with five dozen liquor jugs. " * 3
@@ -118,3 +121,43 @@ def test_a_full_disk_leaves_nothing(
     result = llmrs("quantize", model, "-o", str(tmp_path / "q"))
     assert (result.exit_code, "is full" in result.stderr) == (ExitCode.RUNTIME, True)
     assert list(tmp_path.iterdir()) == []
+
+
+Q4_1, Q5_0, Q8_0 = (3, 20), (6, 22), (8, 34)
+"""Number of a GGUF type, and bytes of 32 weights."""
+LETTERS = {
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "gpt-2",
+    "tokenizer.ggml.tokens": [*ascii_letters, ".", "Ġ", "Pa"],
+    "tokenizer.ggml.merges": ["P a"],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "message"),
+    [
+        (Q4_1, ExitCode.MODEL, "are in 4 bits already. "),
+        (Q5_0, ExitCode.MODEL, "In 4 bits {model} would take 318 kB, and it takes 262 kB as it is. "),
+        (Q8_0, ExitCode.OK, "318 kB of 403 kB"),
+    ],
+    ids=["4 bits", "5 bits and a large embedding", "8 bits"],
+)
+def test_what_would_not_become_smaller_is_refused(
+    llmrs: Run, text: str, tmp_path: Path, kind: tuple[int, int], status: ExitCode, message: str
+) -> None:
+    """Embedding and head become 16 bits, so that few bits may grow."""
+    model, (number, size) = TinyModel("llama"), kind
+    tensors = [
+        one
+        if len(one.sizes) == 1
+        else Tensor(one.name, one.sizes, number, bytes(one.sizes[0] * one.sizes[1] // 32 * size))
+        for one in stored_tensors(model)
+    ]
+    path = tmp_path / "few.gguf"
+    metadata = tiny_metadata(model) | LETTERS
+    path.write_bytes(GgufFile([(key, plain(value)) for key, value in metadata.items()], tensors).build())
+    result = llmrs("quantize", str(path), "-o", str(tmp_path / "q"), "--calibration", text, "--rtn")
+    said = " ".join((result.stderr + result.stdout).split())
+    assert (result.exit_code, message.format(model=path) in said) == (status, True), said
+    assert (tmp_path / "q").exists() == (status == ExitCode.OK)
+    assert ("16 bits that it was made of" in said) == (status == ExitCode.MODEL)

@@ -17,7 +17,7 @@ from llmrs_cli.engine.model import names
 from llmrs_cli.engine.model.names import in_layer
 from llmrs_cli.engine.model.rope import rope_tables
 from llmrs_cli.engine.quantise.files import awq_tensors, entries, metadata, write_small_files
-from llmrs_cli.engine.quantise.layer import no_inputs, read_layer
+from llmrs_cli.engine.quantise.layer import LINEARS, no_inputs, read_layer
 from llmrs_cli.engine.quantise.rounding import Values
 from llmrs_cli.engine.weights.checkpoint import Checkpoint, open_checkpoint
 from llmrs_cli.engine.weights.files import shown
@@ -29,6 +29,9 @@ from llmrs_cli.errors import ModelError, UsageError, quoted
 
 GROUPS = (128, 64, 32)
 """Group sizes that others read too; the first that fits is the default."""
+FEW_BITS = 5.0
+"""Of a weight, with its share of scales: from so few nothing is won."""
+SOURCE_HINT = "Name the model in 16 bits that it was made of."
 SLAB = 1 << 18
 """Values of an embedding or a head that are held at once."""
 
@@ -45,13 +48,20 @@ class Recipe:
 
 
 def check_source(checkpoint: Checkpoint) -> None:
-    """Raise ModelError if the model is quantised by a configuration, or if its tensors do not fit it."""
+    """Raise ModelError if the model's layers are quantised to 4 bits already, or by a configuration, or if its tensors do
+    not fit it."""
     if checkpoint.config.get("quantization_config"):
-        raise ModelError(
-            f"{shown(checkpoint.path)} is quantised already.",
-            hint="Name the model in 16 bits that it was made of.",
-        )
+        raise ModelError(f"{shown(checkpoint.path)} is quantised already.", hint=SOURCE_HINT)
     check_parameters(checkpoint)
+    if _layer_bits(checkpoint) <= FEW_BITS:
+        raise ModelError("The layers of this model are in 4 bits already.", hint=SOURCE_HINT)
+
+
+def _layer_bits(checkpoint: Checkpoint) -> float:
+    """Bits that a weight of a layer's linears takes, with its share of scales."""
+    stored = checkpoint.parameters.items()
+    linears = [parameter for name, parameter in stored if name.removesuffix(".weight").endswith(LINEARS)]
+    return 8 * sum(one.nbytes for one in linears) / sum(math.prod(one.shape) for one in linears)
 
 
 def choose_group(checkpoint: Checkpoint, wanted: int | None) -> int:

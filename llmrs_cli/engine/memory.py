@@ -92,7 +92,7 @@ def plan_memory(
     if blocks > room:
         raise DoesNotFitError(
             f"A context of {tokens} tokens does not fit: {plan}.",
-            hint="Choose a smaller model or context, or give the engine more memory.",
+            hint="Choose a smaller model or context (--ctx), or give the engine more memory (--gpu-memory).",
         )
     return plan
 

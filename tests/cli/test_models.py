@@ -14,7 +14,7 @@ from llmrs_cli.cli.options import ModelOptions
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import Settings
 from llmrs_cli.engine.backends.registry import BackendInfo
-from llmrs_cli.errors import UsageError
+from llmrs_cli.errors import ExitCode, UsageError
 from tests.cli.conftest import MakeLadder, Run
 from tests.helpers.fake_hub import FakeHub, fake_hub
 
@@ -189,6 +189,13 @@ def test_what_was_asked_of_the_engine_reaches_it(
     monkeypatch.setattr("llmrs_cli.text.generate.TextEngine.open", opened)
     llmrs("chat", ladder(), "-p", "Hi", "--gpu-memory", "2GiB", "--deterministic", "--quantize-head")
     assert (heard["memory"], heard["deterministic"], heard["small_head"]) == (2 << 30, True, True)
+
+
+def test_what_does_not_fit_names_the_flags_that_change_it(llmrs: Run, ladder: MakeLadder) -> None:
+    result = llmrs("chat", ladder(), "-p", "Hi", "--ctx", "2k", "--gpu-memory", "1MiB")
+    assert (result.exit_code, result.stdout) == (ExitCode.DOES_NOT_FIT, "")
+    assert "A context of 2048 tokens does not fit" in result.stderr
+    assert "(--ctx)" in result.stderr and "(--gpu-memory)" in result.stderr
 
 
 def test_an_interrupt_while_a_model_loads_ends_quietly(

@@ -18,10 +18,14 @@ FEWEST_TOKENS, MOST_TOKENS = 9, 256
 """Of a product."""
 MOST_WARPGROUPS = {16: 4, 32: 4, 64: 3, 96: 3, 128: 2}
 """Of a block, by tokens of its tile: as many as registers hold sums."""
+MOST_BY_WARPS = {16: 4, 32: 3}
+"""The same where each warp multiplies by itself."""
+BY_WARPS_TOKENS, PACED_TOKENS = 0, 0
+"""Most tokens of a tile that warps multiply by themselves, and that warpgroups multiply at a pace; none until measured."""
 STEPS_OF_TOKENS = (16, 32, 64, 96, 128, 192, 256)
 """Numbers of tokens that share a plan with fewer: few, since each plan is compiled."""
-ALL_SHARED, MOST_SHARED = 226 << 10, 210 << 10
-"""Bytes of a block: all there are, or so that small kernels find room beside it."""
+ALL_SHARED, MOST_SHARED, HALF_SHARED = 226 << 10, 210 << 10, 112 << 10
+"""Bytes of a block: all there are, so that small kernels find room beside it, or so that another one does."""
 MOST_STAGES = 8
 FACTOR_BYTES = 4 * MOST_TOKENS
 """Of the factors that a norm before the product has on each token's sums."""
@@ -52,11 +56,23 @@ class PackedWidePlan:
     """That multiply, 64 rows each."""
     slices: int = 1
     """Blocks that share the columns of each tile behind the last turn of whole ones."""
+    by_warps: bool = False
+    """Each warp multiplies by itself, not four together; for few tokens."""
+    resident: int = 1
+    """Blocks for which a multiprocessor has room: with two, those of the next kernel begin before these end."""
+    paced: bool = False
+    """Codes are decoded between the series of wgmma, not before all but the first."""
 
     @property
     def spare(self) -> int:
         """Threads of small kernels for which a block leaves registers."""
-        return 128 if self.warpgroups < MOST_WARPGROUPS[self.tokens] else 0
+        most = MOST_BY_WARPS if self.by_warps else MOST_WARPGROUPS
+        return 128 if self.resident == 1 and self.warpgroups < most[self.tokens] else 0
+
+    @property
+    def room_bytes(self) -> int:
+        """Of the sums that warps exchange."""
+        return self.warpgroups * self.tokens // 8 * EIGHT_BYTES if self.by_warps else 0
 
     @property
     def sum_bytes(self) -> int:
@@ -69,14 +85,16 @@ class PackedWidePlan:
 
     def stages(self, layout: Layout) -> int:
         """Steps in flight: as many as shared memory holds."""
-        room = (MOST_SHARED if self.spare else ALL_SHARED) - 2048 - FACTOR_BYTES - self.sum_bytes
+        most = HALF_SHARED if self.resident > 1 else MOST_SHARED if self.spare else ALL_SHARED
+        room = most - 2048 - FACTOR_BYTES - self.sum_bytes - self.room_bytes
         return min(room // self.stage_bytes(layout), MOST_STAGES)
 
     def shared_bytes(self, layout: Layout) -> int:
         """Dynamic shared memory of a block: the ring, aligned, sums and barriers."""
         stages = self.stages(layout)
         barriers = 16 * (stages + self.warpgroups) + 16
-        return 1024 + stages * self.stage_bytes(layout) + self.sum_bytes + barriers + FACTOR_BYTES
+        sums = self.sum_bytes + self.room_bytes
+        return 1024 + stages * self.stage_bytes(layout) + sums + barriers + FACTOR_BYTES
 
     def tiles(self, layout: Layout, m: int) -> int:
         """Of M tokens and all rows."""
@@ -102,9 +120,11 @@ def plans(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePl
     most_slices = max(1, min(MAX_CLUSTER, layout.unit_columns // 2))
     sizes = [tokens for tokens in MOST_WARPGROUPS if tokens == 16 or tokens // 2 < m]
     for tokens in sizes:
-        for warpgroups in range(1, MOST_WARPGROUPS[tokens] + 1):
+        by_warps = tokens <= BY_WARPS_TOKENS
+        most = MOST_BY_WARPS if by_warps else MOST_WARPGROUPS
+        for warpgroups in range(1, most[tokens] + 1):
             for slices in range(1, most_slices + 1):
-                plan = PackedWidePlan(0, tokens, warpgroups, slices)
+                plan = PackedWidePlan(0, tokens, warpgroups, slices, by_warps, paced=tokens <= PACED_TOKENS)
                 clusters = min(plan.tiles(layout, m), at_once(slices, multiprocessors) // slices)
                 if clusters:
                     yield replace(plan, blocks=clusters * slices)

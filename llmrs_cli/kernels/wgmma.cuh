@@ -15,7 +15,8 @@ DEVICE void fence_for_wgmma() {
 
 // Registers are ready: before the first of a series of wgmma.
 DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory"); }
+// Until at most LEFT of the series that a warp has ended still run.
+template <int LEFT = 0> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory"); }
 // After the wait: sums that the compiler takes for ready since the wgmma was issued are not used before.
 template <int NT> DEVICE void wgmma_results(float (&d)[NT][4]) {
 #pragma unroll

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmrs_cli.kernels import packed_plans
+from llmrs_cli.kernels import packed_plans, packed_wide_plans
 from llmrs_cli.kernels.marlin_layout import GROUPS, TILE_COLUMNS, UNIT_ROWS, Layout
 from llmrs_cli.kernels.packed_wide import unit
 from llmrs_cli.kernels.packed_wide_plans import (
     FEWEST_TOKENS,
+    MOST_BY_WARPS,
     MOST_TOKENS,
     MOST_WARPGROUPS,
     STEPS_OF_TOKENS,
@@ -142,6 +143,55 @@ def test_every_tile_has_its_turn(m: int, layout: Layout, gpus: int) -> None:
 
 
 # -- what the compiler says of them -------------------------------------------------------------------------
+
+
+@given(m=TOKENS, layout=LAYOUTS, gpus=GPUS, by_warps=st.booleans(), resident=st.sampled_from([1, 2]))
+def test_every_form_of_a_plan_fits_the_gpu(
+    m: int, layout: Layout, gpus: int, by_warps: bool, resident: int
+) -> None:
+    for usual in plans(m, layout, gpus):
+        if usual.tokens == 16 and (resident == 1 or usual.warpgroups <= 2):
+            plan = replace(usual, by_warps=by_warps, resident=resident)
+            assert plan.stages(layout) >= 2
+            assert resident * (plan.shared_bytes(layout) + RESERVED) <= BLOCK_LIMITS["sm_90a"] + RESERVED
+            assert plan.room_bytes == (plan.warpgroups * 4096 if by_warps else 0)
+
+
+def test_forms_are_taken_up_to_their_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = Layout(37888, 3584, 128)
+    assert not any(plan.by_warps or plan.paced or plan.resident > 1 for plan in plans(64, layout, 132))
+    monkeypatch.setattr(packed_wide_plans, "BY_WARPS_TOKENS", 32)
+    monkeypatch.setattr(packed_wide_plans, "PACED_TOKENS", 64)
+    for plan in plans(128, layout, 132):
+        assert plan.by_warps == (plan.tokens <= 32) and plan.paced == (plan.tokens <= 64)
+        assert not plan.by_warps or plan.warpgroups <= MOST_BY_WARPS[plan.tokens]
+
+
+@pytest.mark.parametrize("tokens", MOST_BY_WARPS)
+def test_blocks_whose_warps_multiply_keep_to_their_registers(tokens: int) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
+    layout, most = Layout(3584, 18944, 64), MOST_BY_WARPS[tokens]
+    found = [
+        PackedWidePlan(120, tokens, warpgroups, slices, by_warps=True)
+        for warpgroups, slices in ((most, 1), (most, 3), (most - 1, 8))
+    ]
+    assert spills((unit(True, layout, plan, "add") for plan in found), "sm_90a") == []
+
+
+@pytest.mark.parametrize("by_warps", [False, True])
+def test_two_small_blocks_keep_to_half_of_the_registers(by_warps: bool) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
+    layout = Layout(3584, 18944, 64)
+    found = [PackedWidePlan(120, 16, 2, slices, by_warps, resident=2) for slices in (1, 4)]
+    assert spills((unit(True, layout, plan, "add") for plan in found), "sm_90a") == []
+
+
+@pytest.mark.parametrize("tokens", MOST_WARPGROUPS)
+def test_decoding_at_a_pace_keeps_to_the_same_registers(tokens: int) -> None:
+    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
+    layout, most = Layout(3584, 18944, 128), MOST_WARPGROUPS[tokens]
+    found = [PackedWidePlan(120, tokens, most, slices, paced=True) for slices in (1, 3)]
+    assert spills((unit(True, layout, plan, "add") for plan in found), "sm_90a") == []
 
 
 @pytest.mark.parametrize("tokens", MOST_WARPGROUPS)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Param, Scalar, Shape, ceil_div
 from llmrs_cli.kernels.loader import Unit
 
-WARPS = 4
-MANY_TOKENS, TURNS = 512, 4
-"""From how many tokens on a warp handles so many heads: to begin a block then costs more than it does."""
+THREADS = 128
+MANY_TOKENS, MANY_TURNS = 512, 4
+"""From how many tokens on a group of lanes has so many heads on their way at once."""
+LANE_VALUES = 8
+"""Of a head, that a lane turns."""
 MAX_HEAD_DIM = 256
 
 
@@ -20,7 +23,7 @@ def unit(bf16: bool) -> Unit:
 
 
 @cache
-def _kernel(bf16: bool, width: int) -> Kernel:
+def _kernel(bf16: bool, width: int, many: bool) -> Kernel:
     params: tuple[Param, ...] = (
         Buffer("qkv", "u16", ("T", width)),
         Buffer("positions", "i32", ("T",)),
@@ -33,13 +36,11 @@ def _kernel(bf16: bool, width: int) -> Kernel:
         Buffer("values", "u16", ("NB", "Hkv", 64, "D")),
         Buffer("first_tile", "i32", ("bounds",), optional=True),
         Buffer("attended", "u16", ("T", "Hq·D"), optional=True),
-        Scalar("heads", "i32"),
-        Scalar("kv_heads", "i32"),
-        Scalar("d", "i32"),
+        *(Scalar(name, "i32") for name in ("tokens", "heads", "kv_heads", "d", "lanes_log")),
         Scalar("eps", "f32"),
         Scalar("sequences", "i32"),
     )
-    return Kernel(unit(bf16), "rope_store", params)
+    return Kernel(unit(bf16), "rope_store_many" if many else "rope_store", params)
 
 
 def rope_store(
@@ -64,12 +65,16 @@ def rope_store(
     the sequences before the first prompt are left to `attend_few`.
     """
     tokens, heads, d = q.shape
+    if d % LANE_VALUES or d > MAX_HEAD_DIM:
+        raise EngineFault(f"rope_store cannot turn heads of {d} values.")
     kv_heads = keys.shape[1]
-    total = heads + 2 * kv_heads
+    total, lanes_log = heads + 2 * kv_heads, (d // LANE_VALUES - 1).bit_length()
     sequences = 0 if first_tile is None else first_tile.size - 1
-    turns = 1 if tokens < MANY_TOKENS else TURNS
-    _kernel(bf16, total * d).launch(
+    many = tokens >= MANY_TOKENS
+    together = (THREADS >> lanes_log) * (MANY_TURNS if many else 1)
+    _kernel(bf16, total * d, many).launch(
         device,
-        Shape((ceil_div(total, WARPS * turns), tokens, 1), (WARPS * 32, 1, 1)),
-        qkv, positions, slots, table, *norms, q, keys, values, first_tile, attended, heads, kv_heads, d, eps, sequences,
+        Shape((ceil_div(tokens * total, together), 1, 1), (THREADS, 1, 1)),
+        qkv, positions, slots, table, *norms, q, keys, values, first_tile, attended,
+        tokens, heads, kv_heads, d, lanes_log, eps, sequences,
     )  # fmt: skip

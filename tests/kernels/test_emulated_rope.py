@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from llmrs_cli.engine.weights.packed import bf16_to_f32, f32_to_bf16
-from llmrs_cli.kernels.rope_store import rope_store
+from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.rope_store import MANY_TOKENS, rope_store
 from tests.helpers.emulate import EmulatedDevice, host
 
 HEADS, KV_HEADS, D, EPS = 3, 1, 96, 1e-5
@@ -71,3 +72,52 @@ def test_all_tokens_are_turned_but_those_that_decode_before_the_first_prompt(
         lines = np.asarray(cache).reshape(-1, D)
         assert np.allclose(wide(lines[stored]), wanted[first : first + len(stored)], rtol=8e-3, atol=8e-3)
         assert (np.delete(lines, stored, axis=0) == UNTOUCHED).all()
+
+
+@pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("d", [32, 64, 96, 128, 256])
+def test_a_token_is_turned_the_same_among_many_and_alone(gpu: EmulatedDevice, d: int, normed: bool) -> None:
+    rng = np.random.default_rng(d)
+    heads, kv_heads, tokens, chosen = (
+        2,
+        1,
+        MANY_TOKENS + 3,
+        np.array([0, 1, 300, MANY_TOKENS, MANY_TOKENS + 2]),
+    )
+    qkv = f32_to_bf16(rng.standard_normal((tokens, (heads + 2 * kv_heads) * d)).astype(np.float32))
+    table = rng.standard_normal((40, d)).astype(np.float32)
+    norms = (
+        [host(norm) for norm in rng.uniform(0.5, 2, (2, d)).astype(np.float32)] if normed else [None, None]
+    )
+    positions, slots = (
+        rng.integers(0, 40, tokens).astype(np.int32),
+        rng.permutation(640)[:tokens].astype(np.int32),
+    )
+    slots[[17, MANY_TOKENS]] = -1
+
+    def turn(of: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        q = host(np.full((len(of), heads, d), UNTOUCHED, np.uint16))
+        attended = host(np.full((len(of), heads * d), UNTOUCHED, np.uint16))
+        keys, values = (host(np.full((10, kv_heads, 64, d), UNTOUCHED, np.uint16)) for _ in range(2))
+        rope_store(
+            gpu, True, host(qkv[of]), host(positions[of]), host(slots[of]), host(table), (norms[0], norms[1]), EPS,
+            q, keys, values, None, attended,
+        )  # fmt: skip
+        return tuple(np.asarray(array) for array in (q, attended, keys, values))
+
+    many, few = turn(np.arange(tokens)), turn(chosen)
+    for whole, alone in zip(many[:2], few[:2], strict=True):
+        assert np.array_equal(whole[chosen], alone)
+    stored = slots[chosen][slots[chosen] >= 0]
+    for whole, alone in zip(many[2:], few[2:], strict=True):
+        lines, own = whole.reshape(-1, d), alone.reshape(-1, d)
+        assert np.array_equal(lines[stored], own[stored])
+        assert (lines[slots[slots >= 0]] != UNTOUCHED).any(axis=1).all()
+        assert (np.delete(lines, slots[slots >= 0], axis=0) == UNTOUCHED).all()
+
+
+def test_heads_that_no_group_of_lanes_can_hold_are_refused(gpu: EmulatedDevice) -> None:
+    for d in (36, 264):
+        empty = host(np.zeros((1, 3, d), np.uint16))
+        with pytest.raises(EngineFault, match=f"heads of {d} values"):
+            rope_store(gpu, True, empty, empty, empty, empty, (None, None), EPS, empty, empty, empty)

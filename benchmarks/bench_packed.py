@@ -42,11 +42,8 @@ BF16 = False
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048)
 SPREAD_BYTES = 2 << 30
 """That the matrices of a chain take together."""
-STREAMS = [
-    (2, 12, 3, 1), (2, 14, 2, 1), (2, 16, 3, 1), (2, 8, 4, 1), (4, 14, 2, 1), (2, 12, 3, 2), (2, 12, 2, 2), (2, 10, 3, 2),
-    (2, 8, 3, 2), (2, 8, 4, 2), (2, 8, 2, 3), (2, 8, 3, 3), (4, 8, 2, 2),
-]  # fmt: skip
-"""Tiles, warps, stages, and blocks a multiprocessor."""
+STREAMS = [(2, 12, 3), (2, 14, 2), (2, 16, 3), (2, 8, 4), (4, 14, 2)]
+"""Tiles, warps, stages."""
 TILES = [
     (16, 16, 6, 1), (16, 8, 6, 2), (16, 8, 4, 2), (32, 12, 6, 1), (32, 8, 6, 2), (32, 16, 6, 1),
     (64, 12, 6, 1), (64, 12, 4, 1), (64, 8, 6, 1), (128, 8, 4, 1), (128, 8, 5, 1), (128, 4, 5, 1),
@@ -90,16 +87,12 @@ def room(partials: int, arrivals: int) -> Scratch:
 
 
 def stream_plans(device: CudaDevice) -> list[StreamPlan]:
-    """Each with the room that its blocks have on a Hopper."""
-    room = {1: 220 << 10, 2: 112 << 10, 3: 74 << 10}
-    return [
-        StreamPlan(device.multiprocessors * resident, warps, tiles, stages, room[resident], resident)
-        for tiles, warps, stages, resident in STREAMS
-    ]
+    count = device.multiprocessors
+    return [StreamPlan(count, warps, tiles, stages, 220 << 10) for tiles, warps, stages in STREAMS]
 
 
 def stream_label(plan: StreamPlan) -> str:
-    return f"tiles {plan.tiles} warps {plan.warps} stages {plan.stages} x{plan.resident}"
+    return f"tiles {plan.tiles} warps {plan.warps} stages {plan.stages}"
 
 
 def tile_plans(device: CudaDevice) -> list[TilePlan]:
@@ -123,7 +116,7 @@ def few(device: CudaDevice, name: str, layout: Layout, m: int) -> Iterator[Run]:
         residual = cp.random.standard_normal((m, k), dtype=cp.float32)
         source = {"residual": residual, "norm": cp.ones(k, cp.float32)}
     for plan in stream_plans(device):
-        if plan.shared_bytes(layout, m, normed) <= device.shared_limit // plan.resident:
+        if plan.shared_bytes(layout, m, normed) <= device.shared_limit:
             launch = partial(packed_small.packed_small, device, BF16, plan, epilogue)
             yield Run("few", stream_label(plan), lambda w, go=launch: go(w, out, eps=1e-6, **source))  # type: ignore[misc]
 

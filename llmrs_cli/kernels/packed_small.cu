@@ -20,9 +20,6 @@
 #ifndef STAGES
 #define STAGES 3
 #endif
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 #include "linear.cuh"
 #include "packed4.cuh"
@@ -285,7 +282,7 @@ DEVICE void linear(const Problem& p, int epilogue, const u8* packed, u32 whole, 
     copy_wait<0>();
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS * 32, RESIDENT) packed_small(
+extern "C" __global__ void __launch_bounds__(WARPS * 32, 1) packed_small(
     const u8* packed, const HALF* x, const float* residual, const float* norm, float eps, float alpha, const float* bias,
     void* out, int m, int n, int k, int whole, int held, int early, int epilogue, u64 share) {
     Problem p{};

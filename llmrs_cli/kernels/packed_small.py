@@ -23,7 +23,7 @@ class StreamPlan:
     """How one linear is spread over blocks that take turns at W, and over the warps of each."""
 
     blocks: int
-    """Blocks of the grid, `resident` a multiprocessor, if W has as many tiles of rows."""
+    """Blocks of the grid, one a multiprocessor, if W has as many tiles of rows."""
     warps: int = 12
     tiles: int = 2
     """16-row tiles below one another in a turn of a block."""
@@ -31,8 +31,6 @@ class StreamPlan:
     """Steps in flight for each warp."""
     room: int = 160 << 10
     """Bytes of shared memory that sums which wait may fill a block up to."""
-    resident: int = 1
-    """Blocks that a multiprocessor is to hold at once: registers leave room for them, `room` is for each."""
 
     def grid(self, layout: Layout) -> int:
         """Blocks that have something to do."""
@@ -66,12 +64,7 @@ class StreamPlan:
 
 def unit(bf16: bool, group: int, plan: StreamPlan) -> Unit:
     """The translation unit that serves a plan."""
-    sizes = {
-        "WARPS": plan.warps,
-        "TILES": plan.tiles,
-        "STAGES": plan.stages,
-        "RESIDENT": plan.resident,
-    }
+    sizes = {"WARPS": plan.warps, "TILES": plan.tiles, "STAGES": plan.stages}
     return Unit("packed_small", (("BF16", int(bf16)), ("GROUP", group), *sizes.items()))
 
 
@@ -120,7 +113,7 @@ def packed_small(
     wide, halved = epilogue in ("add", "logits"), epilogue == "silu"
     _kernel(unit(bf16, layout.group, plan), wide, halved, layout.unit_bytes // 4).launch(
         device,
-        Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), plan.resident),
+        Shape((plan.grid(layout), 1, 1), (plan.warps * 32, 1, 1), plan.shared_bytes(layout, m, normed), 1),
         weight.units, x, residual, norm, eps, alpha, bias, out, m, n, k,
         turns, plan.held(layout, m, normed), early, EPILOGUES.index(epilogue), share,
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,10 +9,6 @@ from hypothesis import strategies as st
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
 from llmrs_cli.kernels.catalog import MUCH_SHARED, packed_units
 from llmrs_cli.kernels.marlin_layout import GROUPS, UNIT_ROWS, Layout
-from llmrs_cli.kernels.packed4 import Packed4Matrix
-from tests.helpers.compiled import spills
-from tests.helpers.emulate import host
-from tests.helpers.launches import Recorder, bits, floats
 from tests.kernels.test_shapes import BLOCK_LIMITS
 
 LAYOUTS = st.builds(
@@ -82,20 +77,3 @@ def test_who_has_a_unit_is_found_and_runs_differ_by_one_at_most(units: int, work
         found = ((unit + 1) * workers - 1) // units
         assert starts[found] <= unit < starts[found + 1]
         assert (unit + 1) * workers < 2**32
-
-
-@pytest.mark.parametrize("bf16", [True, False], ids=["bf16", "f16"])
-def test_two_blocks_find_registers_on_a_multiprocessor(bf16: bool) -> None:
-    pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
-    plan = packed_small.StreamPlan(264, warps=12, resident=2)
-    assert spills([packed_small.unit(bf16, 128, plan)], packed_plans.HOPPER) == []
-
-
-@pytest.mark.parametrize("resident", [1, 2])
-def test_a_launch_says_how_many_blocks_share_a_multiprocessor(resident: int) -> None:
-    layout, recorder = Layout(4608, 3584, 128), Recorder()
-    matrix = Packed4Matrix(host(np.zeros((72, 28, layout.unit_bytes // 4), np.uint32)), layout)
-    plan = packed_small.StreamPlan(132 * resident, room=100 << 10, resident=resident)
-    packed_small.packed_small(recorder, True, plan, "logits", matrix, floats(1, 4608), x=bits(1, 3584))
-    ((_, shape),) = recorder.shapes
-    assert shape == ((132 * resident, 1, 1), (12 * 32, 1, 1), plan.shared_bytes(layout, 1, False), resident)

@@ -27,11 +27,16 @@ from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.marlin_layout import Layout
 from llmrs_cli.kernels.packed_wide import packed_wide, unit
-from llmrs_cli.kernels.packed_wide_plans import MOST_BY_WARPS, PackedWidePlan, cost, plan_for, plans
+from llmrs_cli.kernels.packed_wide_plans import (
+    MOST_BY_WARPS,
+    MOST_OF_TWO,
+    PackedWidePlan,
+    cost,
+    plan_for,
+    plans,
+)
 
 SIZES = (16, 32, 64)
-TWO = 16
-"""Most tokens of tiles of which two blocks find room."""
 CHECKED, LIMIT = 3, 1e-3
 """The fastest are checked against packed_large."""
 
@@ -52,8 +57,9 @@ def forms(plan: PackedWidePlan, tiles: int) -> Iterator[PackedWidePlan]:
     few = plan.warpgroups <= MOST_BY_WARPS.get(plan.tokens, 0)
     kinds = [plan, replace(plan, paced=True), *([replace(plan, by_warps=True)] if few else ())]
     yield from kinds
-    if plan.tokens <= TWO and plan.warpgroups <= 2:
-        for kind in kinds:
+    for kind in kinds:
+        most = MOST_OF_TWO.get(plan.tokens, 0) // (2 if kind.by_warps and plan.tokens == 32 else 1)
+        if plan.warpgroups <= most:
             yield replace(kind, resident=2)
             twice = min(2 * plan.blocks, tiles * plan.slices)
             if twice > plan.blocks:

@@ -20,6 +20,8 @@ MOST_WARPGROUPS = {16: 4, 32: 4, 64: 3, 96: 3, 128: 2}
 """Of a block, by tokens of its tile: as many as registers hold sums."""
 MOST_BY_WARPS = {16: 4, 32: 3}
 """The same where each warp multiplies by itself."""
+MOST_OF_TWO = {16: 2, 32: 2, 64: 1}
+"""Of each of two blocks that a multiprocessor has room for; by warps, half as many at 32 tokens."""
 BY_WARPS_TOKENS, PACED_TOKENS = 0, 0
 """Most tokens of a tile that warps multiply by themselves, and that warpgroups multiply at a pace; none until measured."""
 STEPS_OF_TOKENS = (16, 32, 64, 96, 128, 192, 256)

@@ -14,6 +14,7 @@ from llmrs_cli.kernels.packed_wide import unit
 from llmrs_cli.kernels.packed_wide_plans import (
     FEWEST_TOKENS,
     MOST_BY_WARPS,
+    MOST_OF_TWO,
     MOST_TOKENS,
     MOST_WARPGROUPS,
     STEPS_OF_TOKENS,
@@ -150,7 +151,7 @@ def test_every_form_of_a_plan_fits_the_gpu(
     m: int, layout: Layout, gpus: int, by_warps: bool, resident: int
 ) -> None:
     for usual in plans(m, layout, gpus):
-        if usual.tokens == 16 and (resident == 1 or usual.warpgroups <= 2):
+        if usual.tokens == 16 and (resident == 1 or usual.warpgroups <= MOST_OF_TWO[16]):
             plan = replace(usual, by_warps=by_warps, resident=resident)
             assert plan.stages(layout) >= 2
             assert resident * (plan.shared_bytes(layout) + RESERVED) <= BLOCK_LIMITS["sm_90a"] + RESERVED
@@ -178,11 +179,14 @@ def test_blocks_whose_warps_multiply_keep_to_their_registers(tokens: int) -> Non
     assert spills((unit(True, layout, plan, "add") for plan in found), "sm_90a") == []
 
 
-@pytest.mark.parametrize("by_warps", [False, True])
-def test_two_small_blocks_keep_to_half_of_the_registers(by_warps: bool) -> None:
+@pytest.mark.parametrize("tokens", MOST_OF_TWO)
+def test_two_small_blocks_keep_to_half_of_the_registers(tokens: int) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
-    layout = Layout(3584, 18944, 64)
-    found = [PackedWidePlan(120, 16, 2, slices, by_warps, resident=2) for slices in (1, 4)]
+    layout, most = Layout(3584, 18944, 64), MOST_OF_TWO[tokens]
+    found = [PackedWidePlan(120, tokens, most, slices, resident=2) for slices in (1, 4)]
+    if tokens in MOST_BY_WARPS:
+        by_warps = replace(found[1], warpgroups=2 if tokens == 16 else 1, by_warps=True)
+        found += [by_warps, replace(by_warps, slices=1)]
     assert spills((unit(True, layout, plan, "add") for plan in found), "sm_90a") == []
 
 

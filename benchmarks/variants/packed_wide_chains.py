@@ -42,20 +42,25 @@ CHECKED, LIMIT = 3, 1e-3
 
 
 def shapes(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePlan]:
-    """What is chosen first, then the cheapest plan of each number of warpgroups."""
+    """What is chosen first, then the cheapest of each number of warpgroups: one with wgmma, two by warps."""
     chosen = plan_for(m, layout, multiprocessors)
     assert chosen is not None
     yield chosen
-    alike = [plan for plan in plans(m, layout, multiprocessors) if plan.tokens == chosen.tokens]
-    for warpgroups in sorted({plan.warpgroups for plan in alike}):
-        found = (plan for plan in alike if plan.warpgroups == warpgroups)
-        yield min(found, key=lambda plan: cost(plan, m, layout))
+    for by_warps in (False, True) if chosen.tokens in MOST_BY_WARPS else (False,):
+        alike = [
+            replace(plan, by_warps=by_warps)
+            for plan in plans(m, layout, multiprocessors)
+            if plan.tokens == chosen.tokens
+            and not (by_warps and plan.warpgroups > MOST_BY_WARPS[plan.tokens])
+        ]
+        for warpgroups in sorted({plan.warpgroups for plan in alike}):
+            found = [plan for plan in alike if plan.warpgroups == warpgroups]
+            yield from sorted(found, key=lambda plan: cost(plan, m, layout))[: 2 if by_warps else 1]
 
 
 def forms(plan: PackedWidePlan, tiles: int) -> Iterator[PackedWidePlan]:
     """One plan in every form of the kernel that its registers allow."""
-    few = plan.warpgroups <= MOST_BY_WARPS.get(plan.tokens, 0)
-    kinds = [plan, replace(plan, paced=True), *([replace(plan, by_warps=True)] if few else ())]
+    kinds = [plan] if plan.by_warps else [plan, replace(plan, paced=True)]
     yield from kinds
     for kind in kinds:
         most = MOST_OF_TWO.get(plan.tokens, 0) // (2 if kind.by_warps and plan.tokens == 32 else 1)

@@ -42,6 +42,8 @@ FEW_TOKENS = 56
 """Up to which wgmma takes its time for the codes, whatever the tokens."""
 DECODED = 250
 """Cycles of a step in which a warpgroup decodes, scales and waits."""
+BY_WARPS_DECODED = 150
+"""The same of each warp of a multiprocessor's quarter, and two cycles for a token, where warps multiply by themselves."""
 MEETING = 1.5
 """Microseconds until sums have met, beside what is sent."""
 
@@ -138,11 +140,14 @@ def cost(plan: PackedWidePlan, m: int, layout: Layout) -> float:
     steps = (turns - shared) * layout.unit_columns + shared * ceil_div(layout.unit_columns, plan.slices)
     rows, tokens = UNIT_ROWS * plan.warpgroups, max(plan.tokens, FEW_TOKENS)
     tile = rows * plan.tokens
+    if plan.by_warps:
+        multiplied = plan.warpgroups * (BY_WARPS_DECODED + 2 * plan.tokens) / CYCLES
+    else:
+        multiplied = max(rows * tokens * 256 / MULTIPLIED, (4 * tokens + DECODED) / CYCLES)
     step = max(
-        rows * tokens * 256 / MULTIPLIED,
+        multiplied,
         (plan.fetched(m) * 256 + plan.warpgroups * layout.unit_bytes) / CACHED,
         layout.nbytes / READ / steps,
-        (4 * tokens + DECODED) / CYCLES,
     )
     after = turns * (0.3 + tile / 3e4) + shared * (MEETING + tile / 3e4)
     return steps * step + after + (0.0 if plan.spare else 0.5)

@@ -12,9 +12,6 @@ DEVICE u64 wgmma_columns(u32 shared) {
     return u64(shared >> 4 & 0x3fffu) | u64(KEYS * 128 >> 4) << 16 | u64(1024 >> 4) << 32 | u64(1) << 62;
 }
 
-// Waits until no more than LEFT series of wgmma run.
-template <int LEFT> DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory"); }
-
 #if BF16
 #define TYPES "f32.bf16.bf16"
 #else

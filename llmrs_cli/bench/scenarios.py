@@ -8,6 +8,7 @@ except where it is the point.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,22 +30,30 @@ BESIDE = (64, 128, 192, 320, 448)
 """Prompt tokens beside the decoding rows of a step."""
 OFFERED = 0.7
 """Of what the engine can take at most: the rate at which requests arrive in `mixed`."""
+REST = 0.5
+"""Seconds without work before a request of one who thinks between two questions: a GPU that has been at its limit of power
+is faster after them."""
 
 
 def single(place: Workplace) -> Figures:
-    """One request at a time: 256 tokens in, 128 out; and the first token after 256 and 1,200."""
+    """One request at a time: 256 tokens in, 128 out; and the first token after 256 and 1,200, of the latter after a rest and
+    right behind each other."""
     short, long = place.scaled(256), place.scaled(1200)
     answer = place.scaled(128, 3)
     draw = _draw()
     with place.engine(1, long + answer) as engine:
         runs = _repeated(place, engine, lambda: asks(draw, engine.vocab, 1, short, answer))
-        longer = _repeated(place, engine, lambda: asks(draw, engine.vocab, 1, long, 2))
+        rested, busy = (
+            _repeated(place, engine, lambda: asks(draw, engine.vocab, 1, long, 2), rest=rest)
+            for rest in (REST, 0.0)
+        )
     return {
         "prompt_tokens": short,
         "answer_tokens": answer,
         "token_ms": _median(run.per_token for run in runs) * 1e3,
         "first_token_ms": _median(run.first for run in runs) * 1e3,
-        f"first_token_{long}_ms": _median(run.first for run in longer) * 1e3,
+        f"first_token_{long}_ms": _median(run.first for run in rested) * 1e3,
+        f"first_token_{long}_busy_ms": _median(run.first for run in busy) * 1e3,
     }
 
 
@@ -212,12 +221,14 @@ def _repeated(
     work: Callable[[], list[Ask]],
     before_last: Callable[[], None] = lambda: None,
     sampling: Mapping[str, float] = GREEDY,
+    rest: float = 0.0,
 ) -> list[Run]:
-    """Runs after one that is thrown away; `before_last` is called before the last of them."""
+    """Runs after one that is thrown away, each after `rest` seconds; `before_last` is called before the last of them."""
     runs = []
     for number in range(place.repeats + 1):
         if number == place.repeats:
             before_last()
+        time.sleep(rest)
         runs.append(serve(engine, work(), **sampling))
     return runs[1:]
 

@@ -49,7 +49,9 @@ class Loads:
         self.works: list[list[Ask]] = []
         self.sampling: list[dict[str, float]] = []
         self.cached = 0
+        self.rests: list[float] = []
         monkeypatch.setattr(scenarios, "serve", self)
+        monkeypatch.setattr("time.sleep", self.rests.append)
 
     def __call__(self, engine: object, work: Any, **sampling: float) -> Run:
         self.works.append(list(work))
@@ -82,7 +84,7 @@ def test_no_prompt_is_asked_twice(place: Any, loads: Loads) -> None:
     place.scale = 1.0
     scenarios.single(place)
     prompts = [ask.prompt for work in loads.works for ask in work]
-    assert len(set(prompts)) == len(prompts) == 2 * (1 + place.repeats)
+    assert len(set(prompts)) == len(prompts) == 3 * (1 + place.repeats)
 
 
 def test_one_request_at_a_time_is_one(place: Any, loads: Loads) -> None:
@@ -91,6 +93,16 @@ def test_one_request_at_a_time_is_one(place: Any, loads: Loads) -> None:
     assert found["token_ms"] == pytest.approx(100.0)
     assert found["first_token_ms"] == pytest.approx(1000.0)
     assert found[f"first_token_{place.scaled(1200)}_ms"] == pytest.approx(1000.0)
+
+
+def test_a_long_prompt_is_asked_after_a_rest_and_right_behind_another(place: Any, loads: Loads) -> None:
+    place.scale = 1.0
+    scenarios.single(place)
+    rests: dict[float, list[int]] = {}
+    for work, rest in zip(loads.works, loads.rests, strict=True):
+        rests.setdefault(rest, []).append(len(work[0].prompt))
+    runs = 1 + place.repeats
+    assert rests == {0.0: [256] * runs + [1200] * runs, scenarios.REST: [1200] * runs}
 
 
 def test_crowds_run_a_quarter_at_a_time_and_then_all(place: Any, loads: Loads) -> None:

@@ -51,6 +51,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Place:
 
     monkeypatch.setattr(scenarios, "serve", serve)
     monkeypatch.setattr(scenarios, "watch", watched)
+    monkeypatch.setattr(scenarios, "REST", 0.0)
     return Place()
 
 
@@ -79,7 +80,7 @@ def test_figures_follow_from_the_runs(place: Any) -> None:
     assert crowd["step_host_ms"]["wait"] == pytest.approx(1.0)
     single = scenarios.single(place)
     assert single["token_ms"] == pytest.approx(10.0)
-    assert single["first_token_1200_ms"] == pytest.approx(1000.0)
+    assert single["first_token_1200_ms"] == single["first_token_1200_busy_ms"] == pytest.approx(1000.0)
     assert scenarios.prefill(place)["tokens_per_s"] == 16 * 2048 / 2
 
 

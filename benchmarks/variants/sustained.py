@@ -4,9 +4,9 @@ Run on a GPU from the repository root, under a minute for one model and two size
 python3 -m benchmarks.variants.sustained OUT.json [7b 3b] [512 1216 2048 …]
 Each case is a chain over rotating weights that is replayed without a pause, and measured once the GPU is warm. Its
 note has the rate, the board's watts and picojoules an operation by the driver's counter of energy (as joules.py
-reads it). cuBLASLt's time has SiLU·mul or the sum with the residual in it. Those plans are tried that the guess of
-many_plans ranks first among tiles large enough to take little energy; what would be chosen; and clusters of four of
-any tile. The best of each product come last.
+reads it). cuBLASLt's time has SiLU·mul or the sum with the residual in it. What would be chosen is tried, and those
+plans that the guess of many_plans ranks first among tiles large enough to take little energy. The best of each
+product come last.
 """
 
 from __future__ import annotations
@@ -29,19 +29,13 @@ from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
 from llmrs_cli.kernels.linear_many import unit
 from llmrs_cli.kernels.loader import CubinCache, default_cache
-from llmrs_cli.kernels.many_plans import TILES, ManyPlan, Shared, plan_for, plans
+from llmrs_cli.kernels.many_plans import ManyPlan, Shared, plan_for, plans
 
 SIZES = (1216, 2048)
 LARGE = ((2, 2, 192), (2, 2, 176), (2, 2, 160), (3, 1, 192), (2, 1, 256))
 """Tiles that read little for what they multiply."""
-TRIED: tuple[tuple[Shared, Sequence[tuple[int, int, int]], int], ...] = (
-    ("rows", LARGE, 3),
-    ("tokens", LARGE, 3),
-    ("nothing", LARGE, 1),
-    ("both", LARGE, 3),
-    ("both", TILES, 1),
-)
-"""How many plans of which kind and tiles, the cheapest by the guess."""
+TRIED: tuple[tuple[Shared, int], ...] = (("rows", 3), ("tokens", 3), ("nothing", 1))
+"""How many plans of which kind, the cheapest by the guess."""
 WARM, SECONDS = 0.1, 0.25
 REPLAY_US, AHEAD = 5e3, 2
 """Of one replay of a chain, about; and how many are enqueued."""
@@ -50,11 +44,10 @@ REPLAY_US, AHEAD = 5e3, 2
 def candidates(product: Product, multiprocessors: int) -> list[ManyPlan]:
     """What would be chosen first, then the others, each once."""
     found = [plan_for(product.m, product.n, product.k, multiprocessors)]
-    for kind, tiles, count in TRIED:
-        suiting = [
-            plan for plan in plans(product.m, product.n, multiprocessors, kinds=(kind,)) if plan.tile in tiles
-        ]
-        found += sorted(suiting, key=partial(guess, product))[:count]
+    large = [plan for plan in plans(product.m, product.n, multiprocessors) if plan.tile in LARGE]
+    ranked = sorted(large, key=partial(guess, product))
+    for kind, count in TRIED:
+        found += [plan for plan in ranked if plan.shared == kind][:count]
     return list(dict.fromkeys(plan for plan in found if plan is not None))
 
 

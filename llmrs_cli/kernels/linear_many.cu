@@ -2,10 +2,10 @@
 //
 // many_tiles.cuh says how a block multiplies; one more warpgroup starts the copies. A wgmma reads shared memory at nearly the
 // rate at which it can be read while copies fill it, so tiles are large; and L2 gives less than the blocks of a grid would
-// read, so blocks of a cluster share one operand of their tiles or both (PAIR): each brings a half of it to two.
+// read, so two blocks, a cluster, share one operand of their tiles (PAIR): each brings a half of it to both.
 //
-// The copies run ahead from one turn into the next. A block brings a step when all warpgroups to which it goes have left its
-// stage, and ends when they have left all. Weights of the first steps are on their way before wait_for_previous(). Design after the
+// The copies run ahead from one turn into the next. A block brings a step when all warpgroups of both have left its stage, and
+// ends when they have left all. Weights of the first steps are on their way before wait_for_previous(). Design after the
 // warp-specialised kernels of CUTLASS 3 (Thakkar et al., 2023).
 #ifndef STAGES
 #define STAGES 4
@@ -17,6 +17,7 @@
 #define PAIR 1
 #endif
 #define WARPS (4 * GROUPS + 4)
+#define CLUSTER (PAIR ? 2 : 1)
 #include "many_tiles.cuh"
 
 constexpr int COPYING = 32;  // registers
@@ -26,11 +27,11 @@ struct Copies {
     const TensorMap &weights, &x;
     u32 ring, full, empty;
     DEVICE void bring_weights(const Turn& turn, int step, int at) const {
-        barrier_expect(full + at * 8, STAGE_BYTES);  // what other blocks bring is among them
-        bring<ROWS_APART>(ring + at * STAGE_BYTES + X_BYTES, weights, step * COLUMNS, turn.row, ROWS, full + at * 8);
+        barrier_expect(full + at * 8, STAGE_BYTES);  // the other block's half is among them
+        bring<PAIR == SAME_ROWS>(ring + at * STAGE_BYTES + X_BYTES, weights, step * COLUMNS, turn.row, ROWS, full + at * 8);
     }
     DEVICE void bring_tokens(const Turn& turn, int step, int at) const {
-        bring<TOKENS_APART>(ring + at * STAGE_BYTES, x, step * COLUMNS, turn.token, TOKENS, full + at * 8);
+        bring<PAIR == SAME_TOKENS>(ring + at * STAGE_BYTES, x, step * COLUMNS, turn.token, TOKENS, full + at * 8);
     }
 };
 
@@ -76,7 +77,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WAR
     if (threadIdx.x == MULTIPLIERS) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(full + s * 8, 1);
-            barrier_init(empty + s * 8, GROUPS * SHARERS);
+            barrier_init(empty + s * 8, GROUPS * CLUSTER);
         }
         barriers_ready();
         prefetch_map(weights);

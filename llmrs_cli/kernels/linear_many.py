@@ -10,12 +10,11 @@ import numpy as np
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.many_plans import WARP_TOKENS, ManyEpilogue, ManyPlan, Shared
+from llmrs_cli.kernels.many_plans import WARP_TOKENS, ManyEpilogue, ManyPlan
 from llmrs_cli.kernels.tensor_map import tensor_map, written_map
 
 EPILOGUES: tuple[ManyEpilogue, ...] = ("store", "add", "silu")
-PAIRS: tuple[Shared, ...] = ("nothing", "rows", "tokens", "both")
-"""As PAIR says it."""
+PAIRS = ("nothing", "rows", "tokens")
 
 
 def unit(bf16: bool, plan: ManyPlan, epilogue: ManyEpilogue) -> Unit:

@@ -14,16 +14,11 @@ from itertools import product
 from typing import Literal
 
 from llmrs_cli.kernels.launch import ceil_div
-from llmrs_cli.kernels.wide_plans import at_once
 
 ManyEpilogue = Literal["store", "add", "silu"]
-Shared = Literal["nothing", "rows", "tokens", "both"]
-"""What the tiles of two blocks, a cluster, have in common: each brings half of it to both. "both": a cluster of
-two tiles of tokens by two of rows, where each block shares its rows with another one and its tokens with a third.
-"""
-KINDS: tuple[Shared, ...] = ("nothing", "rows", "tokens", "both")
-TAKEN: tuple[Shared, ...] = ("nothing", "rows", "tokens")
-"""Those that are chosen from."""
+Shared = Literal["nothing", "rows", "tokens"]
+"""What the tiles of two blocks, a cluster, have in common: each brings half of it to both."""
+KINDS: tuple[Shared, ...] = ("nothing", "rows", "tokens")
 GROUP_TOKENS, WARP_TOKENS = 64, 16
 """Of one wgmma, and of one of its four warps."""
 COLUMNS = 64
@@ -61,10 +56,10 @@ if all read at once."""
 START, END = 3000.0, 1 / 16
 """Cycles before the first products, and of each value of a tile after its last; half of these where
 warpgroups lag."""
-HEAT, SHARED_HEAT = 1 / 16, 18 / 29
-"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock; and of
-that again, where two blocks share them. A whole product of 2,048 tokens is at the board's 700 W, and a byte takes
-29 pJ, or 18 in each of two blocks (measured on an H200)."""
+HEAT = 1 / 16
+"""Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock. A byte
+that two blocks share takes 18 pJ, else 29; a whole product of 2,048 tokens is at the board's 700 W (measured on an
+H200)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +91,9 @@ class ManyPlan:
         return GROUP_TOKENS * self.groups * self.deep
 
     @property
-    def down(self) -> int:
-        """Tiles of tokens in a cluster, which share rows."""
-        return 2 if self.shared in ("rows", "both") else 1
-
-    @property
-    def across(self) -> int:
-        """Tiles of rows in a cluster, which share tokens."""
-        return 2 if self.shared in ("tokens", "both") else 1
-
-    @property
     def cluster(self) -> int:
         """Blocks of one."""
-        return self.down * self.across
+        return 1 if self.shared == "nothing" else 2
 
     @property
     def stage_bytes(self) -> int:
@@ -137,12 +122,12 @@ class ManyPlan:
     @property
     def brought_rows(self) -> int:
         """Of a step, by one block."""
-        return self.rows // self.down
+        return self.rows // 2 if self.shared == "rows" else self.rows
 
     @property
     def brought_tokens(self) -> int:
         """Likewise."""
-        return self.tokens // self.across
+        return self.tokens // 2 if self.shared == "tokens" else self.tokens
 
     def width(self, epilogue: ManyEpilogue) -> int:
         """Columns of a box of results: long lines; boxes of what is added fill a tile, others may overlap."""
@@ -152,28 +137,25 @@ class ManyPlan:
 
     def items(self, m: int, n: int) -> int:
         """Tiles of a cluster for M tokens and N rows."""
-        return ceil_div(m, self.tokens * self.down) * ceil_div(n, self.rows * self.across)
+        tokens = self.tokens * (2 if self.shared == "rows" else 1)
+        rows = self.rows * (2 if self.shared == "tokens" else 1)
+        return ceil_div(m, tokens) * ceil_div(n, rows)
 
 
 def spread(
     m: int, n: int, tile: tuple[int, int, int], shared: Shared, lag: int, multiprocessors: int
 ) -> ManyPlan:
-    """The plan of a tile: a grid of all that run at once, or one tile a block; bands of equal size."""
+    """The plan of a tile: a grid that fills the GPU once, or one tile a block; bands of equal size."""
     plan = ManyPlan(0, *tile, shared, lag)
-    down, bands = ceil_div(m, plan.tokens * plan.down), ceil_div(m, BAND_TOKENS)
-    blocks = min(at_once(plan.cluster, multiprocessors), plan.items(m, n) * plan.cluster)
-    return ManyPlan(blocks, *tile, shared, lag, ceil_div(down, bands))
+    down = ceil_div(m, plan.tokens * (2 if shared == "rows" else 1))
+    bands = ceil_div(m, BAND_TOKENS)
+    clusters = min(multiprocessors // plan.cluster, plan.items(m, n))
+    return ManyPlan(clusters * plan.cluster, *tile, shared, lag, ceil_div(down, bands))
 
 
-def plans(
-    m: int,
-    n: int,
-    multiprocessors: int,
-    lags: Iterable[int] = (USUAL_LAG,),
-    kinds: Iterable[Shared] = TAKEN,
-) -> Iterator[ManyPlan]:
-    """All of `kinds` that suit M tokens of a linear with N rows."""
-    for tile, shared, lag in product(TILES, kinds, lags):
+def plans(m: int, n: int, multiprocessors: int, lags: Iterable[int] = (USUAL_LAG,)) -> Iterator[ManyPlan]:
+    """All that suit M tokens of a linear with N rows."""
+    for tile, shared, lag in product(TILES, KINDS, lags):
         plan = spread(m, n, tile, shared, lag, multiprocessors)
         if plan.blocks:
             yield plan
@@ -185,12 +167,7 @@ def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
     tile, parts = plan.tokens * plan.rows, plan.groups * plan.deep
     read = parts * (GROUP_TOKENS + plan.rows) * LINE
     brought = (plan.brought_rows + plan.brought_tokens) * LINE / L2_READ
-    warming = sum(
-        lines * (1.0 if sharers == 1 else SHARED_HEAT)
-        for lines, sharers in ((plan.rows, plan.down), (plan.tokens, plan.across))
-    )
-    heat = HEAT * warming * LINE / L2_READ
-    step = heat + max(tile * COLUMNS / FUSED, (plan.stage_bytes + read) / SHARED_READ, brought)
+    step = HEAT * brought + max(tile * COLUMNS / FUSED, (plan.stage_bytes + read) / SHARED_READ, brought)
     after = tile * END * (0.5 if plan.lag else 1.0)
     return (START + turns * (ceil_div(k, COLUMNS) * step + after)) / CLOCK
 

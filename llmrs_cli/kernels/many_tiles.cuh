@@ -4,13 +4,10 @@
 // A block multiplies a tile of TOKENS = 64 · DEEP · GROUPS tokens with ROWS rows of W, 64 columns a step: each of GROUPS
 // warpgroups has DEEP times 64 tokens and all rows. Both operands come through a ring of STAGES steps, tokens before rows, 128
 // bytes a line, swizzled as wgmma_shared.cuh says. A stage has two barriers: `full`, which is through when both operands are
-// here, and `empty`, when all warpgroups that read what this block brings to it have left it.
+// here, and `empty`, when all warpgroups that read what comes to it have left it: those of both blocks where two, a cluster,
+// share an operand (PAIR).
 //
-// Two blocks, a cluster, may share an operand (PAIR), of which each brings a half to both; or four, two tiles of tokens by two
-// of rows, of which each shares its rows with one other block and its tokens with another. What a block brings goes to itself
-// and to those; across the corner nothing is said.
-//
-// The grid fills the GPU once and takes turns at the tiles. All blocks of a cluster have the same number of turns and steps:
+// The grid fills the GPU once and takes turns at the tiles. Both blocks of a cluster have the same number of turns and steps:
 // where there is no tile for one, the copy engine brings zeros and writes nothing. Results leave through shared memory
 // (many_epilogue.cuh) while the next tile is multiplied; with LAG the warpgroups are so many steps apart that one multiplies
 // while another writes.
@@ -40,17 +37,12 @@
 #include "warpgroups.cuh"
 #include "wgmma_shared.cuh"
 
-enum Pair { ALONE, SAME_ROWS, SAME_TOKENS };  // what two blocks share, a bit each; of a cluster of four both
+enum Pair { ALONE, SAME_ROWS, SAME_TOKENS };  // what two blocks share
 
 constexpr int TOKENS = 64 * DEEP * GROUPS, COLUMNS = 64, MULTIPLIERS = 128 * GROUPS;
 constexpr int X_BYTES = TOKENS * 128, W_BYTES = ROWS * 128, STAGE_BYTES = X_BYTES + W_BYTES;
-// Of a cluster: tiles of tokens that share rows, by tiles of rows that share tokens; ranks go by row, then by token.
-constexpr int CLUSTER_DOWN = PAIR & SAME_ROWS ? 2 : 1, CLUSTER_ACROSS = PAIR & SAME_TOKENS ? 2 : 1;
-constexpr int CLUSTER = CLUSTER_DOWN * CLUSTER_ACROSS;
-constexpr int TOGETHER_TOKENS = CLUSTER_DOWN * TOKENS, TOGETHER_ROWS = CLUSTER_ACROSS * ROWS;
-// How far the ranks of two blocks are apart that share an operand; 0: nobody shares it.
-constexpr int ROWS_APART = PAIR & SAME_ROWS ? CLUSTER_ACROSS : 0, TOKENS_APART = PAIR & SAME_TOKENS ? 1 : 0;
-constexpr int SHARERS = CLUSTER_DOWN + CLUSTER_ACROSS - 1;  // blocks to which one brings something, itself among them
+constexpr int TOGETHER_TOKENS = PAIR == SAME_ROWS ? 2 * TOKENS : TOKENS;  // of a cluster's tiles
+constexpr int TOGETHER_ROWS = PAIR == SAME_TOKENS ? 2 * ROWS : ROWS;
 // A block's threads begin with the same number of registers; FILLING warpgroups that need but few hand the others the rest.
 constexpr int multiplying_registers(int filling, int few) {
     const int launched = 65536 / (128 * (GROUPS + filling)) / 8 * 8;
@@ -74,19 +66,16 @@ struct Turn {
     DEVICE Turn(const Work& work, int item) {
         const int rank = blockIdx.x % CLUSTER, first = item / (work.band * work.across) * work.band;
         const int wide = min(work.band, work.down - first), left = item - first * work.across, rows = left / wide;
-        token = (first + left - rows * wide) * TOGETHER_TOKENS + rank / CLUSTER_ACROSS * TOKENS;
-        row = rows * TOGETHER_ROWS + rank % CLUSTER_ACROSS * ROWS;
+        token = (first + left - rows * wide) * TOGETHER_TOKENS + (PAIR == SAME_ROWS ? rank * TOKENS : 0);
+        row = rows * TOGETHER_ROWS + (PAIR == SAME_TOKENS ? rank * ROWS : 0);
     }
 };
 
-// `rows` rows of an operand to the two blocks that share it, of which this one brings a half, or to this one alone.
-template <int APART> DEVICE void bring(u32 to, const TensorMap& map, int column, int row, int rows, u32 barrier) {
-    if constexpr (APART == 0) {
-        copy_box(to, map, column, row, barrier);
-    } else {
-        const int rank = blockIdx.x % CLUSTER, own = rank / APART % 2 * (rows / 2);
-        copy_box_to_pair(to + own * 128, map, column, row + own, barrier, (1 | 1 << APART) << (rank & ~APART));
-    }
+// `rows` rows of an operand to both blocks of a cluster, of which this one brings a half, or to this one alone.
+template <bool BOTH> DEVICE void bring(u32 to, const TensorMap& map, int column, int row, int rows, u32 barrier) {
+    const int own = BOTH ? blockIdx.x % 2 * (rows / 2) : 0;
+    if constexpr (BOTH) copy_box_to_pair(to + own * 128, map, column, row + own, barrier);
+    else copy_box(to, map, column, row, barrier);
 }
 
 typedef float Sums[DEEP][ROWS / 8][4];
@@ -100,9 +89,8 @@ struct Ring {
         const int thread = threadIdx.x % 128;
         if constexpr (CLUSTER == 1) {
             if (thread == 0) barrier_arrive(empty + at * 8);
-        } else if (thread < SHARERS) {  // of four those whose ranks differ from this one's in a bit at most
-            const u32 rank = CLUSTER == 4 ? blockIdx.x % CLUSTER ^ thread : thread;
-            barrier_leave_there(cluster_address(empty + at * 8, rank));
+        } else if (thread < CLUSTER) {
+            barrier_leave_there(cluster_address(empty + at * 8, thread));
         }
     }
 };

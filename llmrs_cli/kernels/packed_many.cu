@@ -28,6 +28,7 @@
 #define PAIR 2
 #endif
 #define WARPS (4 * (GROUPS + HELPERS))
+#define CLUSTER (PAIR ? 2 : 1)
 #include "many_tiles.cuh"
 #include "packed_many_codes.cuh"
 
@@ -35,7 +36,7 @@ constexpr int TILES = ROWS / TILE_ROWS, WIDENERS = 4 * HELPERS - 1;  // warps th
 constexpr int MOST_TILES = (TILES + WIDENERS - 1) / WIDENERS;        // of one of them
 constexpr int CODE_STAGE_BYTES = TILES * TILE_BYTES;
 constexpr int HELPING = 40;  // registers
-static_assert(ROWS_APART == 0, "each block widens rows of its own");
+static_assert(PAIR != SAME_ROWS, "each block widens rows of its own");
 
 // A block's shared memory, by address.
 struct Shared {
@@ -59,7 +60,7 @@ DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap&
             const u32 to = shared.ring + slot.at * STAGE_BYTES, full = shared.full + slot.at * 8;
             barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
             barrier_expect(full, X_BYTES);  // the other block's half is among them
-            bring<TOKENS_APART>(to, x, step * COLUMNS, turn.token, TOKENS, full);
+            bring<PAIR == SAME_TOKENS>(to, x, step * COLUMNS, turn.token, TOKENS, full);
         }
     }
     // Nobody sends to this block any more, or is told that it has left a stage here, once every stage is left.
@@ -138,7 +139,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WAR
     if (threadIdx.x == MULTIPLIERS) {
         for (int s = 0; s < STAGES; s++) {
             barrier_init(shared.full + s * 8, 1 + WIDENERS);
-            barrier_init(shared.empty + s * 8, GROUPS * SHARERS);
+            barrier_init(shared.empty + s * 8, GROUPS * CLUSTER);
         }
         for (int i = 0; i < WIDENERS * CODE_STAGES; i++) barrier_init(shared.here + i * 8, 1);
         barriers_ready();

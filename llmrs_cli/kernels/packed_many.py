@@ -13,7 +13,7 @@ from llmrs_cli.kernels.linear_many import EPILOGUES, PAIRS
 from llmrs_cli.kernels.loader import Unit
 from llmrs_cli.kernels.many_plans import WARP_TOKENS, ManyEpilogue
 from llmrs_cli.kernels.packed4 import Packed4Matrix, units_buffer
-from llmrs_cli.kernels.packed_many_plans import KINDS, PackedManyPlan
+from llmrs_cli.kernels.packed_many_plans import PackedManyPlan
 from llmrs_cli.kernels.tensor_map import tensor_map, written_map
 
 
@@ -73,7 +73,7 @@ def packed_many(
     if k % 8 or n % 16 or x.shape != (m, k):
         raise EngineFault(f"packed_many cannot serve {tuple(x.shape)} tokens of ({n}, {k}).")
     fits = plan.blocks % plan.cluster == 0 and plan.blocks <= plan.items(m, n) * plan.cluster
-    if not fits or plan.group != layout.group or plan.shared not in KINDS:
+    if not fits or plan.group != layout.group or plan.shared == "rows":
         raise EngineFault(f"packed_many has no place for {m} tokens of ({n}, {k}) in {plan}.")
     _check("x", x, (m, k), 2)
     _check("out", out, (m, n // 2 if epilogue == "silu" else n), 4 if epilogue == "add" else 2)

@@ -46,12 +46,11 @@ DEVICE void copy_box(u32 to, const TensorMap& map, int column, int row, u32 barr
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
                  :: "r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier) : "memory");
 }
-// The same to two blocks of a cluster, whose ranks are the bits of `pair`: to the same place of each, and to its barrier that
-// stands where `barrier` does.
-DEVICE void copy_box_to_pair(u32 to, const TensorMap& map, int column, int row, u32 barrier, u16 pair) {
+// The same to both blocks of a cluster: to the same place of each, and to its barrier that stands where `barrier` does.
+DEVICE void copy_box_to_pair(u32 to, const TensorMap& map, int column, int row, u32 barrier) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
                  " [%0], [%1, {%2, %3}], [%4], %5;"
-                 :: "r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(pair) : "memory");
+                 :: "r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(u16(3)) : "memory");
 }
 
 // One arrival at a barrier of any block of the cluster, which cluster_address() has found: a thread is done with what copies

@@ -20,8 +20,6 @@ ODD = [(16, 8), (48, 24), (80, 120), (336, 136), (1008, 904), (176, 1032)]
 """(N, K): no multiples of what a step or a tile has, less than one of either, and a little more."""
 REAL = [(bf16, *linear) for bf16 in TYPES for linear in linears("0.5b") if linear[2] != "logits"]
 REAL += [(True, *linear) for name in ("3b", "7b") for linear in linears(name)[:2]]
-FOURS = [(16, 64), (1008, 64), (400, 18944), (2320, 904)]
-"""(N, K) for clusters of four: a step, and 296 of them; rows that fill no tile, or more clusters than run at once."""
 
 
 class Case:
@@ -93,23 +91,6 @@ def test_fewer_tokens_than_a_tile_has(hopper: CudaDevice, shared: Shared, m: int
     for epilogue in EPILOGUES:
         plan = spread(m, 336, (2, 1, 128), shared, 1, hopper.multiprocessors)
         assert case.wrong(hopper, plan, epilogue, m) < 1, epilogue
-
-
-@pytest.mark.parametrize("bf16", TYPES)
-@pytest.mark.parametrize(("n", "k"), FOURS)
-def test_clusters_of_four_blocks(hopper: CudaDevice, bf16: bool, n: int, k: int) -> None:
-    """All that run at once, one that has every turn, and more than that; tokens that one block of a pair lacks."""
-    case, tiles = Case(bf16, n, k), ((2, 1, 256), (3, 1, 144), (2, 2, 176))
-    tried = [
-        (m, replace(plan, blocks=blocks))
-        for m in (70, 520, 2100)
-        for plan in (spread(m, n, tile, "both", 1, hopper.multiprocessors) for tile in tiles)
-        for blocks in sorted({4, plan.blocks, 4 * plan.items(m, n)})
-    ]
-    build(hopper, bf16, ((plan, epilogue) for _, plan in tried for epilogue in EPILOGUES))
-    for m, plan in tried:
-        for epilogue in EPILOGUES:
-            assert case.wrong(hopper, plan, epilogue, m) < 1, (m, plan, epilogue)
 
 
 @pytest.mark.parametrize(("bf16", "n", "k", "epilogue"), REAL)

@@ -17,7 +17,6 @@ from llmrs_cli.kernels.many_plans import (
     FEWEST_TOKENS,
     KINDS,
     LAGS,
-    TAKEN,
     TILES,
     ManyPlan,
     Shared,
@@ -42,16 +41,17 @@ REGISTERS = 65536
 
 
 def tiles_of(plan: ManyPlan, m: int, n: int) -> list[tuple[int, int]]:
-    """First token and row of each tile in the order of its cluster, by the arithmetic of many_tiles.cuh."""
-    beside = 2 if plan.shared in ("tokens", "both") else 1
-    tokens, rows = plan.tokens * plan.cluster // beside, plan.rows * beside
+    """First token and row of each tile in the order of its cluster, by the arithmetic of linear_many.cu."""
+    tokens = plan.tokens * (2 if plan.shared == "rows" else 1)
+    rows = plan.rows * (2 if plan.shared == "tokens" else 1)
     down, across = -(-m // tokens), -(-n // rows)
     found = []
     for item in range(down * across):
         first = item // (plan.band * across) * plan.band
         wide, left = min(plan.band, down - first), item - first * across
         for rank in range(plan.cluster):
-            own, aside = rank // beside * plan.tokens, rank % beside * plan.rows
+            own = rank * plan.tokens if plan.shared == "rows" else 0
+            aside = rank * plan.rows if plan.shared == "tokens" else 0
             found.append(((first + left % wide) * tokens + own, left // wide * rows + aside))
     return found
 
@@ -60,7 +60,7 @@ def tiles_of(plan: ManyPlan, m: int, n: int) -> list[tuple[int, int]]:
 @example(m=8192, n=37888, gpus=132)
 @example(m=1, n=16, gpus=2)
 def test_every_plan_fits_the_gpu(m: int, n: int, gpus: int) -> None:
-    for plan in plans(m, n, gpus, LAGS, KINDS):
+    for plan in plans(m, n, gpus, LAGS):
         assert plan.shared_bytes <= BLOCK_LIMITS["sm_90a"]
         assert plan.lag < plan.stages and plan.stages >= 3
         assert plan.room >= BOX and plan.room % BOX == 0
@@ -74,23 +74,14 @@ def test_every_plan_fits_the_gpu(m: int, n: int, gpus: int) -> None:
 def test_what_a_block_brings_is_whole_patterns_of_the_swizzle(
     tile: tuple[int, int, int], shared: Shared
 ) -> None:
-    plan = ManyPlan(4, *tile, shared)
+    plan = ManyPlan(2, *tile, shared)
     assert plan.brought_rows % 8 == 0 and plan.brought_tokens % 8 == 0
     assert max(plan.brought_rows, plan.brought_tokens) <= MAX_ROWS
-
-
-@given(tile=st.sampled_from(TILES), shared=st.sampled_from(KINDS))
-def test_a_cluster_brings_what_its_tiles_hold_once(tile: tuple[int, int, int], shared: Shared) -> None:
-    """Rows of one tile of rows, or of two; tokens likewise; and each block gets all of its own."""
-    plan = ManyPlan(4, *tile, shared)
-    tiles = tiles_of(plan, 1, 16)
-    tokens, rows = ({tile[i] for tile in tiles} for i in (0, 1))
-    assert plan.cluster == len(tiles) == len(tokens) * len(rows)
-    assert plan.brought_tokens * plan.cluster == plan.tokens * len(tokens)
-    assert plan.brought_rows * plan.cluster == plan.rows * len(rows)
-    assert (len(tokens), len(rows)) == {
-        "nothing": (1, 1), "rows": (2, 1), "tokens": (1, 2), "both": (2, 2),
-    }[shared]  # fmt: skip
+    both = plan.brought_rows + plan.brought_tokens
+    assert (
+        plan.stage_bytes // 128 - both
+        == {"nothing": 0, "rows": plan.rows / 2, "tokens": plan.tokens / 2}[shared]
+    )
 
 
 @given(
@@ -185,43 +176,14 @@ def test_what_the_library_multiplies_faster_is_left_to_it(
 
 def test_every_tile_is_offered_alone_and_in_clusters() -> None:
     offered = [
-        (plan.groups, plan.deep, plan.rows, plan.shared, plan.lag)
-        for plan in plans(1200, 4608, 132, LAGS, KINDS)
+        (plan.groups, plan.deep, plan.rows, plan.shared, plan.lag) for plan in plans(1200, 4608, 132, LAGS)
     ]
     assert set(offered) == {(*tile, kind, lag) for tile in TILES for kind in KINDS for lag in LAGS}
     assert len(offered) == len(set(offered))
 
 
-def test_clusters_of_four_are_for_those_who_ask() -> None:
-    assert set(KINDS) - set(TAKEN) == {"both"}
-    assert {plan.shared for plan in plans(1200, 4608, 132)} == set(TAKEN)
-
-
-@pytest.mark.parametrize(
-    ("gpus", "kinds"), [(1, {"nothing"}), (3, {"nothing", "rows", "tokens"}), (5, set(KINDS))]
-)
-def test_a_small_gpu_has_small_clusters(gpus: int, kinds: set[str]) -> None:
-    assert {plan.shared for plan in plans(300, 256, gpus, kinds=KINDS)} == kinds
-
-
-def test_a_grid_has_the_clusters_that_run_at_once() -> None:
-    """Of an H200's 132 multiprocessors those of a part that is no multiple of four stay alone."""
-    blocks = {shared: spread(2048, 37888, (2, 2, 192), shared, 1, 132).blocks for shared in KINDS}
-    assert blocks == {"nothing": 132, "rows": 132, "tokens": 132, "both": 120}
-
-
-def test_a_byte_costs_by_how_many_share_it() -> None:
-    """Of as many turns whose products take the time, tokens cost more than rows, since a tile has more of them."""
-    of = {shared: cost(ManyPlan(4, 2, 2, 192, shared), 1024, 1536, 3584) for shared in KINDS}
-    assert of["nothing"] > of["rows"] > of["tokens"] > of["both"]
-    assert (of["rows"] - of["both"]) / (of["tokens"] - of["both"]) == pytest.approx(256 / 192)
-
-
-def test_four_blocks_are_not_taken_where_they_should_cost_less() -> None:
-    m, n, k = 512, 3584, 3584
-    best = min(plans(m, n, 132, kinds=KINDS), key=lambda plan: cost(plan, m, n, k))
-    found = plan_for(m, n, k, 132)
-    assert best.shared == "both" and found is not None and found.shared in TAKEN
+def test_one_multiprocessor_has_no_clusters() -> None:
+    assert {plan.shared for plan in plans(300, 256, 1)} == {"nothing"}
 
 
 def test_a_plan_says_what_it_takes() -> None:
@@ -247,7 +209,6 @@ def test_no_tile_is_wider_than_the_widest_of_its_kind() -> None:
 def test_the_widest_tiles_keep_their_sums_in_registers(bf16: bool, tiles: list[tuple[int, int, int]]) -> None:
     pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
     units = [unit(bf16, ManyPlan(132, *tile), epilogue) for tile in tiles for epilogue in EPILOGUES]
-    units += [unit(bf16, ManyPlan(120, *tile, "both"), "add") for tile in tiles]
     with ThreadPoolExecutor() as pool:
         assert [line for found in pool.map(faults, units) for line in found] == []
 

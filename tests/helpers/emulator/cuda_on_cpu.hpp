@@ -511,14 +511,12 @@ inline void store_there(u32 address, float4 v, u32 barrier) {
 }
 inline void barrier_wait_for_cluster(u32 address, u32 parity) { barrier_wait(address, parity); }
 inline void barrier_leave_there(u32 address) { barrier_arrive_there(address); }
-template <class Map> void copy_box_to_pair(u32 to, const Map& map, int column, int row, u32 barrier, u32 pair) {
+template <class Map> void copy_box_to_pair(u32 to, const Map& map, int column, int row, u32 barrier) {
     const std::vector<u8> bytes = box_bytes(to, map, column, row);
     shared_at(to, u32(bytes.size()));
     const Cluster& cluster = my_cluster();
     std::lock_guard held(barriers_mutex);
-    if (__popc(pair) != 2 || pair >> cluster_size || !(pair >> blockIdx.x % cluster_size & 1)) fail("no pair of this cluster");
-    for (int rank = 0; rank < cluster_size; rank++) {
-        if (!(pair >> rank & 1)) continue;
+    for (int rank = 0; rank < 2; rank++) {
         std::memset(cluster.shared[rank] + to, 0xff, bytes.size());
         barrier_in(barriers_there(rank), barrier).copies.push_back({cluster.shared[rank] + to, bytes});
     }

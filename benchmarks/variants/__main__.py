@@ -23,7 +23,7 @@ SECTIONS = {
     "prompts": 60,
     "wide": 120,
     "many": 90,
-    "packed_wide": 90,
+    "packed_wide_chains": 90,
     "joules": 40,
 }
 """Seconds that each may take at most, in the order of their weight."""

@@ -1,89 +1,78 @@
-"""Products of some tokens by packed_wide, each in a chain of its own: forms of the kernel and of its plans side by side.
+"""Plans of packed_wide for each product of a layer, each in a chain of its own, the fastest checked against packed_large.
 
-Run on a GPU from the repository root: python3 -m benchmarks.variants.packed_wide_chains OUT.json [7b] [16 32 64]
-Beside what is chosen stand, for each number of warpgroups, the cheapest plans by the guess of packed_wide_plans: as they
-are, paced, by warps, and with room for the next kernel's blocks. A chain of one kernel leaves out its neighbours: what wins
-here has still to win in the body of a step (benchmarks.variants.packed_wide).
+Run on a GPU from the repository root: python3 -m benchmarks.variants.packed_wide_chains OUT.json [7b] [16 32 64 …]
+Beside what is chosen stand, for each number of warpgroups, the cheapest plans by the guess of packed_wide_plans. A chain of
+one kernel leaves out its neighbours: bodies are timed by benchmarks.variants.packed.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cupy as cp
 
-from benchmarks.bench_packed import BF16, enough, matrices, read_us
+from benchmarks.bench_packed import BF16, GROUP, enough, matrices, read_us, room
 from benchmarks.chain import chain_us, random_bits
-from benchmarks.qwen_shapes import MODELS
-from benchmarks.variants.packed_wide import error, label, products
+from benchmarks.qwen_shapes import MODELS, linears
+from benchmarks.variants.check import relative
 from benchmarks.variants.table import Table
+from llmrs_cli.kernels import packed_plans
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.marlin_layout import Layout
+from llmrs_cli.kernels.packed_large import packed_large, scratch_sizes
 from llmrs_cli.kernels.packed_wide import packed_wide, unit
-from llmrs_cli.kernels.packed_wide_plans import (
-    MOST_BY_WARPS,
-    MOST_OF_TWO,
-    PackedWidePlan,
-    cost,
-    plan_for,
-    plans,
-)
+from llmrs_cli.kernels.packed_wide_plans import PackedWidePlan, cost, plan_for, plans
 
 SIZES = (16, 32, 64)
+BEST = 2
+"""Plans of each number of warpgroups."""
 CHECKED, LIMIT = 3, 1e-3
 """The fastest are checked against packed_large."""
 
 
-def shapes(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePlan]:
-    """What is chosen first, then the cheapest of each number of warpgroups: one with wgmma, two by warps."""
-    chosen = plan_for(m, layout, multiprocessors)
-    assert chosen is not None
-    yield chosen
-    for by_warps in (False, True) if chosen.tokens in MOST_BY_WARPS else (False,):
-        alike = [
-            replace(plan, by_warps=by_warps)
-            for plan in plans(m, layout, multiprocessors)
-            if plan.tokens == chosen.tokens
-            and not (by_warps and plan.warpgroups > MOST_BY_WARPS[plan.tokens])
-        ]
-        for warpgroups in sorted({plan.warpgroups for plan in alike}):
-            found = [plan for plan in alike if plan.warpgroups == warpgroups]
-            yield from sorted(found, key=lambda plan: cost(plan, m, layout))[: 2 if by_warps else 1]
-
-
-def forms(plan: PackedWidePlan, tiles: int) -> Iterator[PackedWidePlan]:
-    """One plan in every form of the kernel that its registers allow."""
-    kinds = [plan] if plan.by_warps else [plan, replace(plan, paced=True)]
-    yield from kinds
-    for kind in kinds:
-        most = MOST_OF_TWO.get(plan.tokens, 0) // (2 if kind.by_warps and plan.tokens == 32 else 1)
-        if plan.warpgroups <= most:
-            yield replace(kind, resident=2)
-            twice = min(2 * plan.blocks, tiles * plan.slices)
-            if twice > plan.blocks:
-                yield replace(kind, resident=2, blocks=twice)
+def products(name: str) -> dict[Layout, Epilogue]:
+    """Those of a layer, the slowest first."""
+    found = {Layout(n, k, GROUP): epilogue for n, k, epilogue in linears(name) if epilogue != "logits"}
+    return dict(sorted(found.items(), key=lambda product: -product[0].nbytes))
 
 
 def candidates(m: int, layout: Layout, multiprocessors: int) -> list[PackedWidePlan]:
-    found = [
-        form
-        for plan in shapes(m, layout, multiprocessors)
-        for form in forms(plan, plan.tiles(layout, m))
-        if form.stages(layout) >= 2
-    ]
-    return list(dict.fromkeys(found))
+    """What is chosen first, then the cheapest of each number of warpgroups by the guess."""
+    chosen = plan_for(m, layout, multiprocessors)
+    assert chosen is not None
+    found = sorted(plans(m, layout, multiprocessors), key=lambda plan: cost(plan, m, layout))
+    alike: dict[int, list[PackedWidePlan]] = {}
+    for plan in found:
+        alike.setdefault(plan.warpgroups, []).append(plan)
+    return list(dict.fromkeys([chosen, *(plan for some in alike.values() for plan in some[:BEST])]))
 
 
-def form_label(plan: PackedWidePlan) -> str:
-    kinds = {"paced": plan.paced, "by warps": plan.by_warps, "two": plan.resident == 2}
-    return ", ".join((label(plan), *(kind for kind, on in kinds.items() if on)))
+def label(plan: PackedWidePlan) -> str:
+    return f"{plan.warpgroups * 64} x {plan.tokens}, {plan.blocks} blocks, slices {plan.slices}"
+
+
+def error(device: CudaDevice, plan: PackedWidePlan, epilogue: Epilogue, m: int, layout: Layout) -> float:
+    """Against packed_large, which sums in another order."""
+    (weight,), x = matrices(layout, 1), random_bits(m * layout.columns, 1.0, False).reshape(m, -1)
+    count = device.multiprocessors
+    tiles = packed_plans.tile_plan(count, m, GROUP, True, True)
+    columns = layout.rows // 2 if epilogue == "silu" else layout.rows
+    if epilogue == "add":
+        wanted = cp.random.standard_normal((m, columns), dtype=cp.float32)
+    else:
+        wanted = cp.zeros((m, columns), cp.uint16)
+    found = wanted.copy() if epilogue == "add" else cp.full_like(wanted, 0x7FFF)
+    scratch = room(*scratch_sizes(tiles, layout, m))
+    packed_large(device, False, tiles, epilogue, weight, wanted, scratch, x=x)
+    packed_wide(device, False, plan, epilogue, weight, found, x=x)
+    if epilogue == "add":
+        return relative(found, wanted)
+    return relative(found.view(cp.float16).astype(cp.float32), wanted.view(cp.float16).astype(cp.float32))
 
 
 def time_product(
@@ -103,13 +92,12 @@ def time_product(
             calls = [partial(packed_wide, device, BF16, plan, epilogue, w, out, x=x) for w in held]
             us = times[plan] = chain_us(calls)
             rate = 2 * m * layout.rows * layout.columns / us / 1e6
-            table.add(
-                f"{case} M={m}", form_label(plan), us, f"{floor / us:.0%} of a read, {rate:.0f} TFLOP/s"
-            )
+            note = f"{floor / us:.0%} of a read, {rate:.0f} TFLOP/s, guess {cost(plan, m, layout):.1f}"
+            table.add(f"{case} M={m}", label(plan), us, note)
         for plan in sorted(times, key=times.__getitem__)[:CHECKED]:
             wrong = error(device, plan, epilogue, m, layout)
             verdict = f"error {wrong:.1e} {'ok' if wrong < LIMIT else 'FAIL'}"
-            table.add(f"{case} M={m} fastest", form_label(plan), times[plan], verdict)
+            table.add(f"{case} M={m} fastest", label(plan), times[plan], verdict)
 
 
 def main() -> None:

@@ -45,16 +45,13 @@ struct Head {
     float scale[2];
 };
 
-DEVICE uint2 head_words(const u8* tile, int group, int g) {
-    return *reinterpret_cast<const uint2*>(tile + CODE_BYTES + group * HEAD_BYTES + g * 8);
-}
-DEVICE Head head_of(uint2 words) {
+DEVICE Head read_head(const u8* tile, int group, int g) {
+    const uint2 words = *reinterpret_cast<const uint2*>(tile + CODE_BYTES + group * HEAD_BYTES + g * 8);
     Head head;
     head.offset[0] = (words.x >> 16) * EVEN_UNIT + (EVEN_BASE | SIGNS), head.scale[0] = float_of_f16(words.x & 0xffffu);
     head.offset[1] = (words.y >> 16) * ODD_UNIT + (ODD_BASE | SIGNS), head.scale[1] = float_of_f16(words.y & 0xffffu);
     return head;
 }
-DEVICE Head read_head(const u8* tile, int group, int g) { return head_of(head_words(tile, group, g)); }
 
 // Four steps of a lane's codes.
 DEVICE uint4 read_codes(const u8* tile, int half, int lane) {

@@ -1,7 +1,7 @@
 """Which 4-bit kernel serves how many tokens, and how it is spread. Measured on an H200 where it is Hopper's.
 
-up to 8 tokens       packed_small: memory speed, norm and epilogue fused
-up to WIDE_TOKENS    packed_wide, where it has a plan: the same for more tokens, on Hopper
+up to 8 tokens       packed_small, where packed_wide has no plan: memory speed, norm and epilogue fused
+4 to WIDE_TOKENS     packed_wide, where it has a plan: the same for more tokens, on Hopper
 more                 16-bit products, where the weights have a copy in 16 bits
                      packed_many, where it was measured to be faster than what follows
 up to TILE_TOKENS    packed_large: the tensor cores read codes
@@ -45,7 +45,7 @@ SLAB_BYTES = 32 << 20
 
 
 def stream_plan(multiprocessors: int, group: int, deep: bool, hopper: bool) -> StreamPlan:
-    """For up to 8 tokens, on a GPU with much shared memory (`deep`) or little."""
+    """For few tokens, on a GPU with much shared memory (`deep`) or little."""
     warps, stages = (12, 3 if hopper else 2) if deep else (8, 2)
     room = (220 if hopper else 160 if deep else 96) << 10
     return StreamPlan(multiprocessors, warps, stages=stages, room=room)

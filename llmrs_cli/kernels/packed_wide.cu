@@ -30,21 +30,102 @@
 #ifndef SPARE
 #define SPARE 0
 #endif
-#ifndef BY_WARPS  // each warp multiplies by itself, for few tokens
-#define BY_WARPS 0
-#endif
-#ifndef RESIDENT  // blocks of a multiprocessor: with two, those of the next kernel find room
-#define RESIDENT 1
-#endif
-#ifndef PACED  // codes are decoded between the series of wgmma, and heads read a group ahead
-#define PACED 0
-#endif
 #define WARPS (4 * WGS + 4)
+#include "cluster_barrier.cuh"
+#include "packed4.cuh"
 #include "packed_wide_epilogue.cuh"
-#include "packed_wide_turns.cuh"
-#include "packed_wide_warps.cuh"
 #include "warpgroups.cuh"
 #include "wgmma.cuh"
+
+constexpr int MULTIPLIERS = 128 * WGS, THREADS = WARPS * 32, NT = TOKENS / 8;
+constexpr int HALF_BYTES = TOKENS * 128, X_BYTES = 2 * HALF_BYTES;  // 64 columns of x, and a step's
+constexpr int STAGE_BYTES = (X_BYTES + WGS * UNIT_BYTES + 1023) / 1024 * 1024;
+constexpr int SHARE = (NT + SLICES - 1) / SLICES;           // eights of tokens that a block writes, at most
+constexpr int EIGHT_BYTES = UNIT_ROWS * 8 * 4;              // sums of a warpgroup and eight tokens
+constexpr int GROUP_BYTES = SHARE * (SLICES - 1) * EIGHT_BYTES, SUM_BYTES = WGS * GROUP_BYTES;  // from the other blocks
+// Registers are shared out among the threads and SPARE more, which small kernels find beside a block; what the copying warps
+// can do without goes to the others.
+constexpr int COPYING = 32, LAUNCHED = 65536 / (THREADS + SPARE) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
+constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
+
+typedef float Sums[NT][4];  // of rows g and g + 8 (i / 2) of a warp's 16, and of tokens 8n + 2c + i % 2
+
+// What a block has in shared memory, by address.
+struct Shared {
+    u32 ring, sums;
+    u32 full, empty;     // barriers of a stage: its copies are here; all warps have read it
+    u32 ready, read;     // of a warpgroup: the others' sums are here; they have read those of this block
+    u32 factors;         // (MOST_TOKENS,) on the sums of each token, after a norm
+    DEVICE Shared(u32 start) : ring((start + 1023) & ~1023u) {
+        sums = ring + STAGES * STAGE_BYTES, full = sums + SUM_BYTES, empty = full + 8 * STAGES;
+        ready = empty + 8 * STAGES, read = ready + 8 * WGS, factors = (read + 8 * WGS + 15) & ~15u;
+    }
+};
+
+struct Work {
+    int token_tiles, items, across, unit_rows;
+    int whole;  // turns that each block takes alone, before clusters share those that are left
+    DEVICE Work(const Problem& p, int whole)
+        : token_tiles((p.m + TOKENS - 1) / TOKENS), across((p.k + TILE_COLUMNS - 1) / TILE_COLUMNS),
+          unit_rows((p.n + UNIT_ROWS - 1) / UNIT_ROWS), whole(whole) {
+        items = (unit_rows + WGS - 1) / WGS * token_tiles;
+    }
+};
+
+// One turn of a block, if it has one: its first token and unit of rows, and its steps of K.
+struct Turn {
+    bool any, shared;
+    int token, unit, first, past;
+    DEVICE Turn(const Work& work, int turn) {
+        const int block = blockIdx.x, blocks = gridDim.x, slice = block % SLICES;
+        shared = SLICES > 1 && turn >= work.whole;
+        int item = turn * blocks + block;
+        if (shared) item = work.whole * blocks + (turn - work.whole) * (blocks / SLICES) + block / SLICES;
+        any = item < work.items;
+        const int rows = work.token_tiles == 1 ? item : item / work.token_tiles;
+        token = (item - rows * work.token_tiles) * TOKENS, unit = rows * WGS;
+        first = shared ? work.across * slice / SLICES : 0;
+        past = shared ? work.across * (slice + 1) / SLICES : work.across;
+    }
+};
+
+// For a whole warp, of which each lane brings one unit of a step's W.
+DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packed, int fetched, int early) {
+    const int lane = threadIdx.x % 32;
+    int begun = 0;
+    Slot<STAGES> slot;
+#pragma unroll 1
+    for (int i = 0;; i++) {
+        const Turn turn(work, i);
+        if (!turn.any) break;
+        const int units = min(WGS, work.unit_rows - turn.unit);
+        const u8* from = packed + (i64(turn.unit + lane) * work.across + turn.first) * UNIT_BYTES;
+#pragma unroll 1
+        for (int step = turn.first; step < turn.past; step++, slot.next(), from += UNIT_BYTES) {
+            const u32 to = shared.ring + slot.at * STAGE_BYTES + X_BYTES, full = shared.full + slot.at * 8;
+            if (begun++ == early) wait_for_previous();
+            barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
+            if (lane == 0) barrier_expect(full, units * UNIT_BYTES + fetched * 256);
+            if (lane < units) copy_bytes(to + lane * UNIT_BYTES, from, UNIT_BYTES, full);
+        }
+    }
+}
+// For a whole warp, of which two lanes bring 64 columns each of a step's tokens.
+DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap& x) {
+    const int lane = threadIdx.x % 32;
+    Slot<STAGES> slot;
+#pragma unroll 1
+    for (int i = 0;; i++) {
+        const Turn turn(work, i);
+        if (!turn.any) break;
+#pragma unroll 1
+        for (int step = turn.first; step < turn.past; step++, slot.next()) {
+            const u32 to = shared.ring + slot.at * STAGE_BYTES + lane * HALF_BYTES;
+            barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
+            if (lane < 2) copy_box(to, x, step * TILE_COLUMNS + lane * 64, turn.token, shared.full + slot.at * 8);
+        }
+    }
+}
 
 // Sums over the columns of one group, of which the first step is `first`. x: the stage's tokens. `meanwhile` runs while the
 // tensor cores are busy, and may replace the codes.
@@ -63,7 +144,7 @@ DEVICE void multiply_group(Sums& sum, const uint4 (&codes)[2], const Head& head,
             wgmma(sum, a[j], further(x, step / 4 * HALF_BYTES + step % 4 * 32), j != 0);
         }
         wgmma_end();
-        if (PACED && i + 2 < GROUP_STEPS) wgmma_wait<1>();  // else the compiler would decode all before the second series
+        if (i + 2 < GROUP_STEPS) wgmma_wait<1>();  // else the compiler would decode all before the second series
     }
     meanwhile();
     wgmma_wait();
@@ -71,14 +152,14 @@ DEVICE void multiply_group(Sums& sum, const uint4 (&codes)[2], const Head& head,
 }
 
 // The sums of a warpgroup over its steps of K; `ring` is where the ring's address points.
-DEVICE void multiply_by_groups(const Shared& shared, const u8* ring, const Turn& turn, Slot<STAGES>& slot, Sums& total) {
+DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slot<STAGES>& slot, Sums& total) {
     const int lane = threadIdx.x % 32, tile_at = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
     uint4 codes[2];
     Head next;  // of the next group
     auto read = [&] {
         barrier_wait(shared.full + slot.at * 8, slot.phase);
         const u8* tile = ring + slot.at * STAGE_BYTES + tile_at;
-        if (PACED) next = read_head(tile, 0, lane / 4);
+        next = read_head(tile, 0, lane / 4);
         for (int half = 0; half < 2; half++) codes[half] = read_codes(tile, half, lane);
     };
 #pragma unroll
@@ -90,11 +171,10 @@ DEVICE void multiply_by_groups(const Shared& shared, const u8* ring, const Turn&
 #pragma unroll
         for (int group = 0; group < TILE_COLUMNS / GROUP; group++) {
             Sums sum;
-            auto head_of = [&](int group) { return read_head(ring + at * STAGE_BYTES + tile_at, group, lane / 4); };
-            const Head head = PACED ? next : head_of(group);
+            const Head head = next;
             multiply_group(sum, codes, head, wgmma_operand(shared.ring + at * STAGE_BYTES, 0), group * GROUP_STEPS, [&] {
                 if (group < TILE_COLUMNS / GROUP - 1) {
-                    if (PACED) next = head_of(group + 1);
+                    next = read_head(ring + at * STAGE_BYTES + tile_at, group + 1, lane / 4);
                     return;
                 }
                 slot.next();
@@ -107,39 +187,6 @@ DEVICE void multiply_by_groups(const Shared& shared, const u8* ring, const Turn&
         }
         if (lane == 0) barrier_arrive(shared.empty + at * 8);
     }
-}
-
-// The same, where each warp multiplies by itself.
-DEVICE void multiply_by_warps(const Shared& shared, u8* ring, const Turn& turn, Slot<STAGES>& slot, Sums& total) {
-    const int lane = threadIdx.x % 32, group = threadIdx.x / 128;
-    const Place place(X_BYTES);
-    PairSums<NT> parts;
-#pragma unroll
-    for (int t = 0; t < 2; t++)
-#pragma unroll
-        for (int n = 0; n < NT; n++) parts[t][n][0] = parts[t][n][1] = parts[t][n][2] = parts[t][n][3] = 0.0f;
-    HalfTiles own;
-    auto read = [&] {
-        barrier_wait(shared.full + slot.at * 8, slot.phase);
-        own.read(ring + slot.at * STAGE_BYTES, place);
-    };
-    read();
-#pragma unroll 1
-    for (int step = turn.first; step < turn.past; step++) {
-        const u32 at = slot.at, stage = at * STAGE_BYTES;
-        multiply_half<NT>(parts, own, ring + stage, shared.ring + stage, place, [&] {
-            slot.next();
-            if (step + 1 < turn.past) read();
-        });
-        __syncwarp();  // all lanes have what they read
-        if (lane == 0) barrier_arrive(shared.empty + at * 8);
-    }
-    exchange<NT>(total, parts, reinterpret_cast<float4*>(ring + (shared.room - shared.ring) + group * ROOM_BYTES), 1 + group);
-}
-
-DEVICE void multiply(const Shared& shared, u8* ring, const Turn& turn, Slot<STAGES>& slot, Sums& total) {
-    if constexpr (BY_WARPS) multiply_by_warps(shared, ring, turn, slot, total);
-    else multiply_by_groups(shared, ring, turn, slot, total);
 }
 
 // Without slices: a few eights of tokens at a time, since each visit to memory takes long.
@@ -238,7 +285,7 @@ DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& wor
     }
 }
 
-extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THREADS + SPARE, RESIDENT) packed_wide(
+extern "C" __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(THREADS + SPARE, 1) packed_wide(
     const u8* packed,
     const __grid_constant__ TensorMap x,  // (M, K), boxes of `fetched`
     float alpha,

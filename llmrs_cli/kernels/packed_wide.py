@@ -29,9 +29,6 @@ def unit(bf16: bool, layout: Layout, plan: PackedWidePlan, epilogue: Epilogue) -
         ("STAGES", plan.stages(layout)),
         ("SLICES", plan.slices),
         ("SPARE", plan.spare),
-        ("BY_WARPS", int(plan.by_warps)),
-        ("RESIDENT", plan.resident),
-        ("PACED", int(plan.paced)),
         ("EPILOGUE", EPILOGUES.index(epilogue)),
     )
     return Unit("packed_wide", (("BF16", int(bf16)), ("GROUP", layout.group), *sizes))
@@ -85,7 +82,7 @@ def packed_wide(
     fetched = plan.fetched(m)
     _kernel(unit(bf16, layout, plan, epilogue), epilogue, n, layout.unit_bytes // 4).launch(
         device,
-        Shape((plan.blocks, 1, 1), (128 * (plan.warpgroups + 1), 1, 1), plan.shared_bytes(layout), plan.resident),
+        Shape((plan.blocks, 1, 1), (128 * (plan.warpgroups + 1), 1, 1), plan.shared_bytes(layout), at_once=1),
         weight.units, tensor_map(x, fetched), alpha, bias, out,
         *norm_ahead.operands(ahead, eps, leaves), m, n, k, plan.whole(layout, m), fetched, EARLY,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """How packed_wide spreads a 4-bit linear over a Hopper GPU: plans, what they cost, and which is taken. No CUDA.
 
 The cost of a plan is a guess in microseconds from what the kernel must read, decode and multiply; a benchmark tries the
-cheapest ones (benchmarks/variants/packed_wide.py). It is not a prediction of how long a product takes.
+cheapest ones (benchmarks/variants/packed_wide_chains.py). It is not a prediction of how long a product takes.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.marlin_layout import UNIT_ROWS, Layout
 from llmrs_cli.kernels.wide_plans import MAX_CLUSTER, at_once
 
-FEWEST_TOKENS, MOST_TOKENS = 9, 256
+FEWEST_TOKENS, MOST_TOKENS = 4, 256
 """Of a product."""
 MOST_WARPGROUPS = {16: 4, 32: 4, 64: 3, 96: 3, 128: 2}
 """Of a block, by tokens of its tile: as many as registers hold sums."""
-MOST_BY_WARPS = {16: 4, 32: 3}
-"""The same where each warp multiplies by itself."""
-MOST_OF_TWO = {16: 2, 32: 2, 64: 1}
-"""Of each of two blocks that a multiprocessor has room for; by warps, half as many at 32 tokens."""
-BY_WARPS_TOKENS, PACED_TOKENS = 0, 0
-"""Most tokens of a tile that warps multiply by themselves, and that warpgroups multiply at a pace; none until measured."""
 STEPS_OF_TOKENS = (16, 32, 64, 96, 128, 192, 256)
 """Numbers of tokens that share a plan with fewer: few, since each plan is compiled."""
-ALL_SHARED, MOST_SHARED, HALF_SHARED = 226 << 10, 210 << 10, 112 << 10
-"""Bytes of a block: all there are, so that small kernels find room beside it, or so that another one does."""
+ALL_SHARED, MOST_SHARED = 226 << 10, 210 << 10
+"""Bytes of a block: all there are, or so that small kernels find room beside it."""
 MOST_STAGES = 8
 FACTOR_BYTES = 4 * MOST_TOKENS
 """Of the factors that a norm before the product has on each token's sums."""
@@ -38,12 +32,9 @@ EIGHT_BYTES = 8 * UNIT_ROWS * 4
 MULTIPLIED, CACHED, READ, CYCLES = 5.5e6, 56e3, 4.2e6, 1.7e3
 """In a microsecond: operations of a multiprocessor's tensor cores, bytes that reach it, bytes that memory gives to all, and
 cycles."""
-FEW_TOKENS = 56
-"""Up to which wgmma takes its time for the codes, whatever the tokens."""
-DECODED = 250
-"""Cycles of a step in which a warpgroup decodes, scales and waits."""
-BY_WARPS_DECODED = 150
-"""The same of each warp of a multiprocessor's quarter, and two cycles for a token, where warps multiply by themselves."""
+BEGUN, DECODED, SCALED = 150, 180, 2.5
+"""Cycles of a step, of each of its warpgroups, and of each token of a warpgroup: as those of the 7B's products of 16 to 64
+tokens on an H200, which take turns rather than overlap."""
 MEETING = 1.5
 """Microseconds until sums have met, beside what is sent."""
 
@@ -60,23 +51,11 @@ class PackedWidePlan:
     """That multiply, 64 rows each."""
     slices: int = 1
     """Blocks that share the columns of each tile behind the last turn of whole ones."""
-    by_warps: bool = False
-    """Each warp multiplies by itself, not four together; for few tokens."""
-    resident: int = 1
-    """Blocks for which a multiprocessor has room: with two, those of the next kernel begin before these end."""
-    paced: bool = False
-    """Codes are decoded between the series of wgmma, not before all but the first."""
 
     @property
     def spare(self) -> int:
         """Threads of small kernels for which a block leaves registers."""
-        most = MOST_BY_WARPS if self.by_warps else MOST_WARPGROUPS
-        return 128 if self.resident == 1 and self.warpgroups < most[self.tokens] else 0
-
-    @property
-    def room_bytes(self) -> int:
-        """Of the sums that warps exchange."""
-        return self.warpgroups * self.tokens // 8 * EIGHT_BYTES if self.by_warps else 0
+        return 128 if self.warpgroups < MOST_WARPGROUPS[self.tokens] else 0
 
     @property
     def sum_bytes(self) -> int:
@@ -89,16 +68,14 @@ class PackedWidePlan:
 
     def stages(self, layout: Layout) -> int:
         """Steps in flight: as many as shared memory holds."""
-        most = HALF_SHARED if self.resident > 1 else MOST_SHARED if self.spare else ALL_SHARED
-        room = most - 2048 - FACTOR_BYTES - self.sum_bytes - self.room_bytes
+        room = (MOST_SHARED if self.spare else ALL_SHARED) - 2048 - FACTOR_BYTES - self.sum_bytes
         return min(room // self.stage_bytes(layout), MOST_STAGES)
 
     def shared_bytes(self, layout: Layout) -> int:
         """Dynamic shared memory of a block: the ring, aligned, sums and barriers."""
         stages = self.stages(layout)
         barriers = 16 * (stages + self.warpgroups) + 16
-        sums = self.sum_bytes + self.room_bytes
-        return 1024 + stages * self.stage_bytes(layout) + sums + barriers + FACTOR_BYTES
+        return 1024 + stages * self.stage_bytes(layout) + self.sum_bytes + barriers + FACTOR_BYTES
 
     def tiles(self, layout: Layout, m: int) -> int:
         """Of M tokens and all rows."""
@@ -124,28 +101,22 @@ def plans(m: int, layout: Layout, multiprocessors: int) -> Iterator[PackedWidePl
     most_slices = max(1, min(MAX_CLUSTER, layout.unit_columns // 2))
     sizes = [tokens for tokens in MOST_WARPGROUPS if tokens == 16 or tokens // 2 < m]
     for tokens in sizes:
-        by_warps = tokens <= BY_WARPS_TOKENS
-        most = MOST_BY_WARPS if by_warps else MOST_WARPGROUPS
-        for warpgroups in range(1, most[tokens] + 1):
+        for warpgroups in range(1, MOST_WARPGROUPS[tokens] + 1):
             for slices in range(1, most_slices + 1):
-                plan = PackedWidePlan(0, tokens, warpgroups, slices, by_warps, paced=tokens <= PACED_TOKENS)
+                plan = PackedWidePlan(0, tokens, warpgroups, slices)
                 clusters = min(plan.tiles(layout, m), at_once(slices, multiprocessors) // slices)
                 if clusters:
                     yield replace(plan, blocks=clusters * slices)
 
 
 def cost(plan: PackedWidePlan, m: int, layout: Layout) -> float:
-    """The dearest of memory, cache, tensor cores and one warpgroup's own time, turn by turn, then the meeting of slices."""
+    """The dearest of memory, cache and what multiplies, turn by turn, then the meeting of slices."""
     turns, shared = plan.turns(layout, m)
     steps = (turns - shared) * layout.unit_columns + shared * ceil_div(layout.unit_columns, plan.slices)
-    rows, tokens = UNIT_ROWS * plan.warpgroups, max(plan.tokens, FEW_TOKENS)
-    tile = rows * plan.tokens
-    if plan.by_warps:
-        multiplied = plan.warpgroups * (BY_WARPS_DECODED + 2 * plan.tokens) / CYCLES
-    else:
-        multiplied = max(rows * tokens * 256 / MULTIPLIED, (4 * tokens + DECODED) / CYCLES)
+    tile = UNIT_ROWS * plan.warpgroups * plan.tokens
+    group = max(UNIT_ROWS * plan.tokens * 256 / MULTIPLIED, (DECODED + SCALED * plan.tokens) / CYCLES)
     step = max(
-        multiplied,
+        BEGUN / CYCLES + plan.warpgroups * group,
         (plan.fetched(m) * 256 + plan.warpgroups * layout.unit_bytes) / CACHED,
         layout.nbytes / READ / steps,
     )

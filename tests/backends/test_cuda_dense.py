@@ -247,19 +247,20 @@ def test_a_few_tokens_that_no_plan_suits_are_normed_in_their_product(bench: Benc
     assert bench.launches[1][1]["norm"] == layer.mlp_norm.data.ptr
 
 
-def test_4_bit_weights_leave_as_much_for_a_norm(backend: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("tokens", [4, 8, 64])
+def test_4_bit_weights_leave_as_much_for_a_norm(backend: Any, tmp_path: Path, tokens: int) -> None:
     bench = Bench(backend, tmp_path, replace(NARROW, awq=True))
-    bench.run(64)
+    bench.run(tokens)
     assert bench.names.count("linear_wide") == 1  # the head, which has 16 bits
     assert bench.names.count("rms_norm") == 1  # of the first layer; the others find what is left for them
-    hidden = bench.embedded(64)
+    hidden = bench.embedded(tokens)
     bench.add(hidden, bench.model.layers[0].mlp_norm)
     assert hidden.ahead is not None and hidden.ahead.parts == hidden.residual.shape[1] // 16
 
 
 def test_a_few_tokens_of_4_bit_weights_leave_nothing(backend: Any, tmp_path: Path) -> None:
     bench = Bench(backend, tmp_path, replace(NARROW, awq=True))
-    hidden = bench.embedded(8)
+    hidden = bench.embedded(2)
     bench.add(hidden, bench.model.layers[0].mlp_norm)
     assert hidden.ahead is None
 

@@ -275,13 +275,14 @@ def test_tokens_between_few_and_many_go_where_the_switch_says(
         monkeypatch.setattr(packed_plans, "WIDE_TOKENS", 0)
     made = room.load_packed(device, room.upload, [weight(rows)], [None], False)
     served = {}
-    for m in (8, 9, 256, 257):
+    for m in (3, 4, 8, 9, 256, 257):
         listener = Listener()
         products = room.PackedProducts(listener, room.arena, multiply)
         products.plain("store", bits(m, 200), made, bits(m, rows))
         served[m] = listener.named()
-    between = ["packed_wide" if taken and rows % 16 == 0 else "packed_large"]
-    assert served == {8: ["packed_small"], 9: between, 256: between, 257: ["packed_large"]}
+    wide = taken and rows % 16 == 0
+    few, more = (["packed_wide"], ["packed_wide"]) if wide else (["packed_small"], ["packed_large"])
+    assert served == {3: ["packed_small"], 4: few, 8: few, 9: more, 256: more, 257: ["packed_large"]}
 
 
 @pytest.mark.parametrize("rows", [144, 136])
@@ -326,10 +327,10 @@ def test_many_tokens_are_multiplied_with_a_copy_where_there_is_one(
 def test_few_tokens_do_not_touch_the_copy(room: Any, device: EmulatedDevice) -> None:
     made = room.load_packed(device, room.upload, [weight(144)], [None], False)
     both = room.copies.beside(device, room.upload, made)
-    for m in (1, 8, 9, packed_plans.COPY_TOKENS):
+    for m in (1, 3, 4, packed_plans.COPY_TOKENS):
         listener = Listener()
         room.PackedProducts(listener, room.arena, multiply).plain("store", bits(m, 200), both, bits(m, 144))
-        assert listener.named() == ["packed_small" if m <= 8 else "packed_wide"]
+        assert listener.named() == ["packed_small" if m < 4 else "packed_wide"]
 
 
 @pytest.mark.parametrize("m", [2, 12])

@@ -232,7 +232,7 @@ def backend(
     tmp_path_factory: pytest.TempPathFactory,
     request: pytest.FixtureRequest,
 ) -> Iterator[Backend]:
-    """With one kernel or the other for 9 to 256 tokens."""
+    """With one kernel or the other for 4 to 256 tokens."""
     from llmrs_cli.engine.backends.cuda import CudaBackend
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "xdg"))

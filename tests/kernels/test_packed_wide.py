@@ -60,15 +60,7 @@ def test_a_plan_is_the_shape_of_its_launch(plan: PackedWidePlan, epilogue: Any) 
     assert shape.shared == plan.shared_bytes(LAYOUT)
 
 
-def test_a_plan_may_leave_room_for_the_next_kernels_blocks() -> None:
-    plan = replace(PLAN, resident=2, by_warps=True, paced=True)
-    macros = dict(packed_wide.unit(False, LAYOUT, plan, "store").macros)
-    assert (macros["RESIDENT"], macros["BY_WARPS"], macros["PACED"], macros["SPARE"]) == (2, 1, 1, 0)
-    ((_, shape),) = launched(plan, 100, LAYOUT).shapes
-    assert shape.at_once == 2 and 2 * (shape.shared + 1024) <= 228 << 10
-
-
-@pytest.mark.parametrize(("m", "fetched"), [(9, 16), (24, 24), (63, 64), (200, 64)])
+@pytest.mark.parametrize(("m", "fetched"), [(4, 8), (9, 16), (24, 24), (63, 64), (200, 64)])
 def test_the_copy_engine_is_told_tiles_of_tokens(m: int, fetched: int) -> None:
     x, bias = bits(m, 392), floats(208)
     (passed,) = launched(PLAN, m, LAYOUT, x=x, bias=bias, alpha=0.5).passed
@@ -110,7 +102,7 @@ def test_units_say_all_that_a_kernel_is_compiled_for() -> None:
     macros = dict(unit.macros)
     assert macros == {
         "BF16": 1, "GROUP": 128, "WGS": 2, "TOKENS": 64, "STAGES": PLAN.stages(LAYOUT), "SLICES": 3,
-        "SPARE": PLAN.spare, "BY_WARPS": 0, "RESIDENT": 1, "PACED": 0, "EPILOGUE": 2,
+        "SPARE": PLAN.spare, "EPILOGUE": 2,
     }  # fmt: skip
 
 
@@ -141,7 +133,7 @@ def test_sizes_that_do_not_divide_or_agree_are_refused(m: int, layout: Layout, x
 
 
 @pytest.mark.parametrize("changes", [{"blocks": 7}, {"slices": 6}])
-def test_plans_that_find_no_room_are_refused(changes: dict[str, Any]) -> None:
+def test_plans_that_find_no_room_are_refused(changes: dict[str, int]) -> None:
     """A part of a cluster, and more slices than columns."""
     with pytest.raises(EngineFault, match="packed_wide has no place for 20 tokens"):
         launched(replace(PLAN, **changes), 20, LAYOUT)

@@ -43,6 +43,9 @@ BAND_TOKENS = 2048
 """Of a band, about: with as many rows, what a grid multiplies at the same time."""
 LONG_ROWS, LONG_TOKENS = 3072, 1024
 """Of a product with long K from which on it is faster than cuBLASLt's."""
+AT_ONCE_TOKENS, AT_ONCE_COLUMNS, AT_ONCE_SHARE = 1025, 3072, 0.8
+"""Tokens, K, and the part of the GPU that is busy from which on the largest tiles, all at once and each with
+its own operands, are faster than cuBLASLt's, which take two turns."""
 FEWEST_TOKENS = 257
 """Fewer are left to `linear_wide`."""
 FINE_TOKENS, COARSE_TOKENS = 512, 256
@@ -188,11 +191,27 @@ def plan_for(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
     return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
 
 
+@lru_cache(maxsize=4096)
+def at_once(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
+    """Tiles twice 64 tokens deep that all run at once and leave few multiprocessors idle; None without any."""
+    if m < FEWEST_TOKENS or n % 16 or k % 8:
+        return None
+    most = planned_tokens(m)
+    deep = (spread(most, n, tile, "nothing", USUAL_LAG, multiprocessors) for tile in TILES if tile[1] > 1)
+    fill = [
+        plan for plan in deep if AT_ONCE_SHARE * multiprocessors <= plan.items(most, n) <= multiprocessors
+    ]
+    best = min(fill, key=lambda plan: cost(plan, most, n, k), default=None)
+    return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
+
+
 def chosen(m: int, n: int, k: int, epilogue: str, multiprocessors: int) -> ManyPlan | None:
-    """`plan_for`, where it was measured to be faster than cuBLASLt: with SiLU·mul inside, or where K is long and large
-    tiles fill the GPU."""
-    long = epilogue == "add" and k > 2 * n and n >= LONG_ROWS and m >= LONG_TOKENS
-    return plan_for(m, n, k, multiprocessors) if epilogue == "silu" or long else None
+    """The plan of a product where it was measured to be faster than cuBLASLt: with SiLU·mul inside, where K is
+    long and large tiles fill the GPU, or where they do so all at once."""
+    if epilogue == "silu" or (epilogue == "add" and k > 2 * n and n >= LONG_ROWS and m >= LONG_TOKENS):
+        return plan_for(m, n, k, multiprocessors)
+    short = epilogue in ("store", "add") and k >= AT_ONCE_COLUMNS and m >= AT_ONCE_TOKENS
+    return at_once(m, n, k, multiprocessors) if short else None
 
 
 def plans_ahead(

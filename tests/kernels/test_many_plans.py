@@ -13,6 +13,7 @@ from benchmarks.qwen_shapes import linears
 from llmrs_cli.kernels.linear_many import EPILOGUES, unit
 from llmrs_cli.kernels.loader import Unit, compile_unit
 from llmrs_cli.kernels.many_plans import (
+    AT_ONCE_SHARE,
     BOX,
     FEWEST_TOKENS,
     KINDS,
@@ -20,6 +21,7 @@ from llmrs_cli.kernels.many_plans import (
     TILES,
     ManyPlan,
     Shared,
+    at_once,
     chosen,
     cost,
     plan_for,
@@ -166,12 +168,33 @@ def test_what_is_built_ahead_is_all_that_is_ever_run(m: list[int], n: int, k: in
         (2048, 896, 4864, "add", False),
         (2048, 3584, 3584, "add", False),
         (2048, 4608, 3584, "store", False),
+        (1200, 4608, 3584, "store", True),
+        (1200, 3584, 3584, "add", True),
+        (1200, 2560, 2048, "store", False),
+        (1024, 4608, 3584, "store", False),
+        (1200, 4608, 3584, "logits", False),
     ],
 )
 def test_what_the_library_multiplies_faster_is_left_to_it(
     m: int, n: int, k: int, epilogue: str, taken: bool
 ) -> None:
     assert (chosen(m, n, k, epilogue, 132) is not None) == taken
+
+
+@given(m=TOKENS, n=ROWS, k=VALUES, multiprocessors=GPUS)
+def test_tiles_that_run_at_once_need_one_turn_and_leave_few_multiprocessors_idle(
+    m: int, n: int, k: int, multiprocessors: int
+) -> None:
+    plan = at_once(m, n, k, multiprocessors)
+    if plan is not None:
+        assert plan.shared == "nothing" and plan.deep == 2
+        assert plan.blocks == plan.items(m, n) <= multiprocessors
+        assert plan.items(planned_tokens(m), n) >= AT_ONCE_SHARE * multiprocessors
+
+
+def test_a_prompt_whose_queries_keys_and_values_are_multiplied_at_once() -> None:
+    plan = at_once(1200, 4608, 3584, 132)
+    assert plan is not None and (plan.tokens, plan.rows, plan.blocks) == (256, 192, 120)
 
 
 def test_every_tile_is_offered_alone_and_in_clusters() -> None:

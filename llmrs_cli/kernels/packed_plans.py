@@ -46,9 +46,8 @@ SLAB_BYTES = 32 << 20
 
 def stream_plan(multiprocessors: int, group: int, deep: bool, hopper: bool) -> StreamPlan:
     """For few tokens, on a GPU with much shared memory (`deep`) or little."""
-    warps, stages = (12, 3 if hopper else 2) if deep else (8, 2)
     room = (220 if hopper else 160 if deep else 96) << 10
-    return StreamPlan(multiprocessors, warps, stages=stages, room=room)
+    return StreamPlan(multiprocessors, 12 if deep else 8, room=room)
 
 
 def wide_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> PackedWidePlan | None:

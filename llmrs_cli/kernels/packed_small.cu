@@ -18,7 +18,7 @@
 #define TILES 2
 #endif
 #ifndef STAGES
-#define STAGES 3
+#define STAGES 2
 #endif
 
 #include "linear.cuh"

@@ -27,7 +27,7 @@ class StreamPlan:
     warps: int = 12
     tiles: int = 2
     """16-row tiles below one another in a turn of a block."""
-    stages: int = 3
+    stages: int = 2
     """Steps in flight for each warp."""
     room: int = 160 << 10
     """Bytes of shared memory that sums which wait may fill a block up to."""

@@ -257,7 +257,7 @@ DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& wor
     auto has_rows = [&](const Turn& turn) { return turn.any && turn.unit + group < work.unit_rows; };
     float* factors = norms.squares ? reinterpret_cast<float*>(ring + (shared.factors - shared.ring)) : nullptr;
     if (factors) {
-        norms.factors<MULTIPLIERS>(p, factors);
+        find_factors<MULTIPLIERS>(p, norms, factors);
         meeting_wait(1 + WGS, MULTIPLIERS);
     }
     u32 met = 0;

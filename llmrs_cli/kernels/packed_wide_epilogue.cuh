@@ -3,47 +3,19 @@
 // EPILOGUE is the one of linear.cuh that this unit has. Sums come as wgmma leaves them: of rows g and g + 8 (i / 2), and of
 // tokens 2c + i % 2, where g = lane / 4 and c = lane % 4.
 #pragma once
-#include "linear.cuh"
 #include "mma.cuh"
+#include "norms.cuh"
 
-// What a product takes from the norm before it, and leaves to the norm after it, as in wide_epilogue.cuh; null where there is none.
-struct Norms {
-    const float* squares;  // (M, stride) of which `parts` count: sums of squares of x before its norm's weights
-    int parts, stride;
-    float eps;
-    const float* weight;   // (N,) of the norm that follows
-    HALF* normed;          // (M, N)
-    float* left;           // (M, left_stride): squares of what is left, of each 16 rows
-    int left_stride;
-
-    // alpha / rms of every token, by THREADS threads, four for a token; complete when they have met.
-    template <int THREADS> DEVICE void factors(const Problem& p, float* to) const {
-        constexpr int AHEAD = 7;
-        const int own = threadIdx.x / 4, quarter = threadIdx.x % 4;
+// alpha / rms of every token, by THREADS threads, four for a token; complete when they have met.
+template <int THREADS> DEVICE void find_factors(const Problem& p, const Norms& norms, float* to) {
 #pragma unroll 1
-        for (int first = 0; first < p.m; first += THREADS / 4) {
-            const float* from = squares + min(first + own, p.m - 1) * stride;
-            float sum = 0.0f;
-#pragma unroll 1
-            for (int at = quarter * 4; at < parts; at += 16 * AHEAD) {
-                float4 v[AHEAD];
-#pragma unroll
-                for (int i = 0; i < AHEAD; i++) {
-                    v[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                    if (at + i * 16 < parts) v[i] = *reinterpret_cast<const float4*>(from + at + i * 16);
-                }
-#pragma unroll
-                for (int i = 0; i < AHEAD; i++) {
-                    const int more = parts - at - i * 16;
-                    sum += v[i].x + (more > 1 ? v[i].y : 0.0f) + (more > 2 ? v[i].z : 0.0f) + (more > 3 ? v[i].w : 0.0f);
-                }
-            }
-            sum += __shfl_xor_sync(FULL, sum, 1);
-            sum += __shfl_xor_sync(FULL, sum, 2);
-            if (quarter == 0 && first + own < p.m) to[first + own] = rsqrtf(sum / p.k + eps) / HEADROOM * p.alpha;
-        }
+    for (int first = 0; first < p.m; first += THREADS / 4) {
+        const int token = first + threadIdx.x / 4;
+        float factor[1];
+        norms.factors(p, token, 0, factor);
+        if (threadIdx.x % 4 == 0 && token < p.m) to[token] = factor[0];
     }
-};
+}
 
 // How a warp writes its 16 rows.
 struct Writer {

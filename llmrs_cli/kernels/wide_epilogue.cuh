@@ -3,53 +3,7 @@
 // EPILOGUE is the one of linear.cuh that this unit has. Sums come as wgmma leaves them: of tokens g and g + 8 of a warp's 16,
 // and of rows 8j + 2c and the next, where g = lane / 4 and c = lane % 4.
 #pragma once
-#include "linear.cuh"
-
-// What a product takes from the norm before it, and leaves to the norm after it; null where there is none.
-struct Norms {
-    const float* squares;  // (M, stride) of which `parts` count: sums of squares of x' before its weights
-    int parts, stride;
-    float eps;
-    const float* weight;   // (N,) of the norm that follows
-    HALF* normed;          // (M, N)
-    float* left;           // (M, left_stride): squares of what is left
-    int left_stride;
-
-    // alpha / rms of two tokens; the four lanes of a group share the work, all of it on its way at once, and the result.
-    DEVICE void factors(const Problem& p, int token, float (&factor)[2]) const {
-        constexpr int AHEAD = 7;
-        factor[0] = factor[1] = p.alpha;
-        if (squares == nullptr) return;
-        float sum[2] = {0.0f, 0.0f};
-#pragma unroll 1
-        for (int from = threadIdx.x % 4 * 4; from < parts; from += 16 * AHEAD) {
-            float4 v[2][AHEAD];
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-#pragma unroll
-                for (int i = 0; i < AHEAD; i++) {
-                    v[half][i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-                    if (from + i * 16 < parts)
-                        v[half][i] = *reinterpret_cast<const float4*>(
-                            squares + min(token + half * 8, p.m - 1) * stride + from + i * 16);
-                }
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-#pragma unroll
-                for (int i = 0; i < AHEAD; i++) {
-                    const int left = parts - from - i * 16;
-                    sum[half] += v[half][i].x + (left > 1 ? v[half][i].y : 0.0f) + (left > 2 ? v[half][i].z : 0.0f) +
-                                 (left > 3 ? v[half][i].w : 0.0f);
-                }
-        }
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            sum[half] += __shfl_xor_sync(FULL, sum[half], 1);
-            sum[half] += __shfl_xor_sync(FULL, sum[half], 2);
-            factor[half] = rsqrtf(sum[half] / p.k + eps) / HEADROOM * p.alpha;
-        }
-    }
-};
+#include "norms.cuh"
 
 // Values of 16 rows, a thread's four of them: two of the first eight, which are gates or not, and two eight rows further.
 DEVICE float4 load_four(const float* from) {
@@ -85,7 +39,8 @@ struct Writer {
     int token;
     float factor[2], squares[2] = {0.0f, 0.0f};
     DEVICE Writer(const Problem& p, const Norms& norms, int token) : p(p), norms(norms), token(token) {
-        norms.factors(p, token, factor);
+        factor[0] = factor[1] = p.alpha;
+        if (norms.squares) norms.factors(p, token, 8, factor);
     }
     // Sums of 16 rows: [of the first eight, of the others][token]
     DEVICE void write(const Before& before, int column, const float2 (&sums)[2][2]) {

@@ -1,6 +1,6 @@
 """What a model is, which files it has, and whether it fits here.
 
-llmrs show MODEL [--json]
+llmrs show MODEL [--check] [--json]
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from llmrs_cli.cli.options import json_option, revision_option, room_options
 from llmrs_cli.cli.table import table
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.config import directories, load_settings
-from llmrs_cli.errors import AccessError, DoesNotFitError, NetworkError, quoted
+from llmrs_cli.errors import (
+    AccessError,
+    DoesNotFitError,
+    ModelError,
+    NetworkError,
+    UsageError,
+    counted,
+    quoted,
+)
 
 if TYPE_CHECKING:
     from llmrs_cli.cli.look import Look
@@ -32,6 +40,7 @@ if TYPE_CHECKING:
 @revision_option
 @room_options
 @click.option("--offline", is_flag=True, help="Do not ask the Hub about a model that is not here.")
+@click.option("--check", is_flag=True, help="Read every file and say whether it is what the Hub listed.")
 @json_option
 def command(
     model: str,
@@ -40,6 +49,7 @@ def command(
     ctx: int | None,
     rows: int | None,
     offline: bool,
+    check: bool,
     as_json: bool,
 ) -> None:
     """Show what a model is and whether it fits here.
@@ -50,6 +60,7 @@ def command(
       llmrs show qwen2.5-3b
       llmrs show Qwen/Qwen3-8B --ctx 32k --rows 4
       llmrs show ./my-model --json | jq .memory.largest_context
+      llmrs show qwen2.5-3b --check
     """
     from llmrs_cli.cli.room import measure_room
     from llmrs_cli.hub.access import HubAccess
@@ -57,6 +68,9 @@ def command(
     terminal = Terminal.standard()
     name = model_named(model, revision)
     access = HubAccess.from_environment(offline=load_settings({"offline": offline or None}).offline.value)
+    if check:
+        _check_files(name, access, terminal, as_json)
+        return
     look = _look(name, access, terminal)
     report = describe(name, access, look, measure_room(device, ctx, rows, terminal))
     if as_json:
@@ -64,6 +78,38 @@ def command(
         return
     for line in table(list(lines(report))):
         terminal.data(line)
+
+
+def _check_files(name: ModelName, access: HubAccess, terminal: Terminal, as_json: bool) -> None:
+    """Say of each file whether it is whole.
+
+    Raises ModelError if one is not, UsageError where nothing says what they should be.
+    """
+    from llmrs_cli.cli.look import where
+    from llmrs_cli.hub.shelf import damaged_files
+
+    _, commit = where(name, access)
+    if name.repo is None:
+        raise UsageError(
+            f"{quoted(name.text)} did not come from the Hub, so nothing says what its files should be.",
+            hint="Leave out --check.",
+        )
+    if commit is None:
+        raise UsageError(
+            f"{quoted(name.text)} is not on this machine.", hint=f"Run 'llmrs pull {name.text}' first."
+        )
+    found = dict(damaged_files(access.hub, name.repo, commit))
+    if as_json:
+        terminal.data(json.dumps({"model": name.text, "commit": commit, "damaged": found}))
+    else:
+        for line in table([(file, "damaged" if damaged else "whole") for file, damaged in found.items()]):
+            terminal.data(line)
+    if damaged := [file for file, wrong in found.items() if wrong]:
+        raise ModelError(
+            f"Of {quoted(name.text)}, {counted(len(damaged), 'file')} changed after the download: "
+            f"{', '.join(damaged)}.",
+            hint=f"Run 'llmrs rm {name.text}' and 'llmrs pull {name.text}'.",
+        )
 
 
 def _look(name: ModelName, access: HubAccess, terminal: Terminal) -> Look:

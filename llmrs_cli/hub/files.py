@@ -85,14 +85,6 @@ def folder_bytes(folder: Path) -> int:
     return sum(size_of(path) for path in folder.rglob("*") if not path.is_symlink())
 
 
-def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal."""
-    import hashlib  # what only reads folders hashes nothing
-
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def require_space(folder: Path, needed: int) -> None:
     """Raise LlmrsError unless the disk of `folder` has `needed` bytes left."""
     free = shutil.disk_usage(folder).free

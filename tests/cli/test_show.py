@@ -220,3 +220,42 @@ def test_every_alias_has_a_licence() -> None:
     assert all(licence_of(alias.repo) for alias in ALIASES.values())
     assert licence_of("Qwen/Qwen2.5-3B-Instruct-AWQ") == "qwen-research"
     assert licence_of("a/b") is None
+
+
+def test_files_are_compared_with_what_the_hub_listed(llmrs: Run, online: FakeHub) -> None:
+    llmrs("pull", "a/b")
+    asked = len(online.seen)
+    whole = llmrs("show", "a/b", "--check")
+    assert whole.exit_code == 0, whole.stderr
+    lines = dict(line.split() for line in whole.stdout.splitlines())
+    assert set(lines.values()) == {"whole"} and "model.safetensors" in lines
+    path = Path(shown(llmrs, "a/b")["path"]) / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.resolve().write_bytes(content)
+    damaged = llmrs("show", "a/b", "--check")
+    assert damaged.exit_code == ExitCode.MODEL
+    assert dict(line.split() for line in damaged.stdout.splitlines()) == {
+        **lines,
+        "model.safetensors": "damaged",
+    }
+    assert (
+        "1 file changed after the download: model.safetensors. Run 'llmrs rm a/b' and 'llmrs pull a/b'."
+        in (" ".join(damaged.stderr.split()))
+    )
+    told = json.loads(llmrs("show", "a/b", "--check", "--json").stdout)
+    assert [file for file, wrong in told["damaged"].items() if wrong] == ["model.safetensors"]
+    assert len(online.seen) == asked
+    llmrs("rm", "a/b", "--yes")
+    llmrs("pull", "a/b")
+    assert llmrs("show", "a/b", "--check").exit_code == 0
+
+
+def test_what_did_not_come_from_the_hub_or_is_not_here_is_not_compared(
+    llmrs: Run, online: FakeHub, tmp_path: Path
+) -> None:
+    folder = write_tiny(tmp_path / "tiny", TinyModel())
+    own = llmrs("show", str(folder), "--check")
+    assert own.exit_code == ExitCode.USAGE and "did not come from the Hub" in own.stderr
+    absent = llmrs("show", "a/b", "--check")
+    assert absent.exit_code == ExitCode.USAGE and "llmrs pull a/b" in absent.stderr

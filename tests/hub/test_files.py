@@ -16,7 +16,6 @@ from llmrs_cli.hub.files import (
     is_portable,
     no_clashes,
     refuse_escape,
-    sha256_of,
     size_text,
     write_whole,
 )
@@ -128,9 +127,3 @@ def test_a_write_that_fails_keeps_the_old_file(tmp_path: Path, monkeypatch: pyte
 def test_other_disk_errors_name_the_folder_and_the_reason(tmp_path: Path) -> None:
     with pytest.raises(LlmrsError, match="Cannot write to .*: Is a directory"), disk_errors(tmp_path, 1):
         raise OSError(errno.EISDIR, "Is a directory")
-
-
-def test_the_hash_of_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "x"
-    path.write_bytes(b"abc")
-    assert sha256_of(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"

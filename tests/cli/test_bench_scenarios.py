@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmrs_cli.bench import kernels
+from llmrs_cli.bench.ceilings import HostCeilings
 from llmrs_cli.bench.scenarios import SCENARIOS
 from llmrs_cli.bench.startup import startup
 from llmrs_cli.cli.bench import random_model
@@ -124,6 +127,26 @@ def test_kernels_are_timed_and_drawn(llmrs: Run, configured: str, tmp_path: Path
     lines = llmrs(*arguments).stdout.splitlines()
     assert lines[2] == configured
     assert len(lines) == 4 + len(timings)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_the_machine_is_at_its_limit_only_before_a_model_is_there(
+    llmrs: Run, configured: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def noted(name: str, call: Any) -> Any:
+        def run(*args: Any) -> Any:
+            done.append(name)
+            return call(*args)
+
+        return run
+
+    monkeypatch.setattr(HostCeilings, "operations", noted("products", HostCeilings.operations))
+    monkeypatch.setattr(kernels, "lay", noted("model", kernels.lay))
+    arguments = ("bench", "kernels", configured, "--device", "reference", "--sizes", "1", "--no-attention")
+    assert llmrs(*arguments).exit_code == 0
+    assert done[:2] == ["products", "model"]
 
 
 @pytest.mark.parametrize("sizes", ["0", "1,x", "9000"])

@@ -13,9 +13,10 @@ from typing import Protocol
 
 Call = Callable[[], object]
 LAUNCHES = 56
-"""Of a chain at least, unless they are long."""
-LONG = 5e-4
-"""Seconds from which a launch needs no chain."""
+"""Of a chain, unless they are long."""
+CHAIN_SECONDS = 1e-2
+"""That a chain takes at most, if it has more launches than there are calls: a longer one would measure how a GPU
+gets on at its limit of power, which the large product it is compared with does not reach."""
 REPLAYS = 7
 HOST_SECONDS = 0.02
 """That a measurement on the host takes at least."""
@@ -63,7 +64,13 @@ class ChainClock:
                 call()
             stream.synchronize()
             found = replayed(stream, calls, len(calls))
-            return found if found > LONG else replayed(stream, calls, max(LAUNCHES, len(calls)))
+            length = chain_length(found, len(calls))
+            return found if length == len(calls) else replayed(stream, calls, length)
+
+
+def chain_length(seconds: float, calls: int) -> int:
+    """Launches of a chain of so many different calls that take so long each."""
+    return max(calls, min(LAUNCHES, int(CHAIN_SECONDS / max(seconds, 1e-9))))
 
 
 def replayed(stream: object, calls: Sequence[Call], total: int) -> float:

@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from llmrs_cli.bench import ceilings as tops
 from llmrs_cli.bench import first_token, kernels, scenarios
 from llmrs_cli.bench.busy import watch
-from llmrs_cli.bench.clock import LAUNCHES, ChainClock
+from llmrs_cli.bench.clock import CHAIN_SECONDS, LAUNCHES, ChainClock, chain_length
 from llmrs_cli.bench.profile import profile
 from llmrs_cli.bench.workplace import Workplace
 from llmrs_cli.engine.model.spec import from_config
@@ -42,7 +44,15 @@ def test_a_call_of_a_chain_takes_as_long_as_its_launches() -> None:
 
     assert ChainClock().seconds([twice, twice]) == pytest.approx(2e-3)
     assert ChainClock().seconds([lambda: None] * 3) == 0
-    assert LAUNCHES > 3
+
+
+@given(seconds=st.floats(0, 1), calls=st.integers(1, 200))
+def test_a_chain_is_long_but_not_so_long_that_power_decides(seconds: float, calls: int) -> None:
+    length = chain_length(seconds, calls)
+    assert calls <= length <= max(calls, LAUNCHES)
+    assert length == calls or length * seconds <= CHAIN_SECONDS
+    if length < LAUNCHES:
+        assert (length + 1) * seconds > CHAIN_SECONDS, "one more would have been too many"
 
 
 def test_a_step_falls_into_its_kernels(gpu: Workplace) -> None:

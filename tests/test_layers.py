@@ -23,6 +23,7 @@ HEAVY = {"numpy", "numba", "llvmlite", "cupy", "tokenizers", "huggingface_hub", 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "config": (),
+    "extras": (),
     "kernels": (),
     "engine": (),
     "engine.types": (),
@@ -69,6 +70,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "kernels.marlin_layout",
     ),
     "engine.backends": ("kernels", "engine.weights.packed", "engine.arrays"),
+    # What it lacks, and what to type for it.
+    "engine.backends.registry": ("engine.backends", "kernels", "extras"),
     # `engine` itself is its public names; TextEngine.open also puts the pieces together.
     "text": ("engine",),
     # Opens engines of its own sizes and looks at what they run on.
@@ -83,7 +86,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "server.wire": ("engine.limits", "engine.stats", "engine.types"),
     "server.run": ("text", "engine.weights.small_head"),
     "library": ("cli", "text"),
-    "cli": ("text", "hub", "engine", "config", "chat", "batch", "server", "kernels", "bench"),
+    "cli": ("text", "hub", "engine", "config", "extras", "chat", "batch", "server", "kernels", "bench"),
 }
 
 

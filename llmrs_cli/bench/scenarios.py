@@ -31,13 +31,13 @@ BESIDE = (64, 128, 192, 320, 448)
 OFFERED = 0.7
 """Of what the engine can take at most: the rate at which requests arrive in `mixed`."""
 REST = 0.5
-"""Seconds without work before a request of one who thinks between two questions: a GPU that has been at its limit of power
-is faster after them."""
+"""Seconds without work before a request of one who thinks between two questions: a GPU that has been at its limit
+of power is faster after them."""
 
 
 def single(place: Workplace) -> Figures:
-    """One request at a time: 256 tokens in, 128 out; and the first token after 256 and 1,200, of the latter after a rest and
-    right behind each other."""
+    """One request at a time: 256 tokens in, 128 out; and the first token after 256 and 1,200, of the latter after a
+    rest and right behind each other."""
     short, long = place.scaled(256), place.scaled(1200)
     answer = place.scaled(128, 3)
     draw = _draw()
@@ -223,7 +223,7 @@ def _repeated(
     sampling: Mapping[str, float] = GREEDY,
     rest: float = 0.0,
 ) -> list[Run]:
-    """Runs after one that is thrown away, each after `rest` seconds; `before_last` is called before the last of them."""
+    """Runs after one that is thrown away, each after `rest` seconds; `before_last` is called before the last."""
     runs = []
     for number in range(place.repeats + 1):
         if number == place.repeats:

@@ -15,10 +15,10 @@ import click
 
 from llmrs_cli import __version__
 from llmrs_cli.cli.bandwidth import remember_bandwidth, threads
-from llmrs_cli.cli.extras import install
 from llmrs_cli.cli.report import tell
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import DoesNotFitError, EngineFault, LlmrsError, UsageError
+from llmrs_cli.extras import install
 from llmrs_cli.kernels.loader import ARCHITECTURES
 
 if TYPE_CHECKING:

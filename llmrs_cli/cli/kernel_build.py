@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from llmrs_cli.cli.extras import install
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError
+from llmrs_cli.extras import install
 
 
 def build_kernels(arch: str | None, terminal: Terminal) -> None:

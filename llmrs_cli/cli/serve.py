@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from llmrs_cli.cli.extras import install
 from llmrs_cli.cli.models import Chosen, choose
 from llmrs_cli.cli.options import ModelOptions, model_options, quiet_option
 from llmrs_cli.cli.terminal import Terminal
 from llmrs_cli.errors import UsageError
+from llmrs_cli.extras import install
 
 if TYPE_CHECKING:
     from llmrs_cli.server.settings import ServerSettings

@@ -10,11 +10,10 @@ import numpy as np
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.many_plans import WARP_TOKENS, ManyEpilogue, ManyPlan
+from llmrs_cli.kernels.many_plans import KINDS, WARP_TOKENS, ManyEpilogue, ManyPlan
 from llmrs_cli.kernels.tensor_map import tensor_map, written_map
 
 EPILOGUES: tuple[ManyEpilogue, ...] = ("store", "add", "silu")
-PAIRS = ("nothing", "rows", "tokens")
 
 
 def unit(bf16: bool, plan: ManyPlan, epilogue: ManyEpilogue) -> Unit:
@@ -25,7 +24,7 @@ def unit(bf16: bool, plan: ManyPlan, epilogue: ManyEpilogue) -> Unit:
         ("ROWS", plan.rows),
         ("STAGES", plan.stages),
         ("ROOM", plan.room),
-        ("PAIR", PAIRS.index(plan.shared)),
+        ("PAIR", KINDS.index(plan.shared)),
         ("LAG", plan.lag),
         ("EPILOGUE", EPILOGUES.index(epilogue)),
     )

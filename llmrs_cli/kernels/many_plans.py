@@ -181,27 +181,21 @@ def planned_tokens(m: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def plan_for(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
-    """The plan of M tokens of an (N, K) linear that should cost least; None where there is none."""
+def plan_for(m: int, n: int, k: int, multiprocessors: int, at_once: bool = False) -> ManyPlan | None:
+    """The plan of M tokens of an (N, K) linear that should cost least; None where there is none.
+
+    `at_once`: of tiles twice 64 tokens deep that share nothing, all run at once and leave few multiprocessors idle.
+    """
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
     most = planned_tokens(m)
-    found = plans(most, n, multiprocessors)
+
+    def fills(plan: ManyPlan) -> bool:
+        tiles = plan.items(most, n)
+        return plan.deep > 1 and plan.shared == "nothing" and AT_ONCE_SHARE <= tiles / multiprocessors <= 1
+
+    found = (plan for plan in plans(most, n, multiprocessors) if not at_once or fills(plan))
     best = min(found, key=lambda plan: cost(plan, most, n, k), default=None)
-    return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
-
-
-@lru_cache(maxsize=4096)
-def at_once(m: int, n: int, k: int, multiprocessors: int) -> ManyPlan | None:
-    """Tiles twice 64 tokens deep that all run at once and leave few multiprocessors idle; None without any."""
-    if m < FEWEST_TOKENS or n % 16 or k % 8:
-        return None
-    most = planned_tokens(m)
-    deep = (spread(most, n, tile, "nothing", USUAL_LAG, multiprocessors) for tile in TILES if tile[1] > 1)
-    fill = [
-        plan for plan in deep if AT_ONCE_SHARE * multiprocessors <= plan.items(most, n) <= multiprocessors
-    ]
-    best = min(fill, key=lambda plan: cost(plan, most, n, k), default=None)
     return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
 
 
@@ -211,7 +205,7 @@ def chosen(m: int, n: int, k: int, epilogue: str, multiprocessors: int) -> ManyP
     if epilogue == "silu" or (epilogue == "add" and k > 2 * n and n >= LONG_ROWS and m >= LONG_TOKENS):
         return plan_for(m, n, k, multiprocessors)
     short = epilogue in ("store", "add") and k >= AT_ONCE_COLUMNS and m >= AT_ONCE_TOKENS
-    return at_once(m, n, k, multiprocessors) if short else None
+    return plan_for(m, n, k, multiprocessors, at_once=True) if short else None
 
 
 def plans_ahead(

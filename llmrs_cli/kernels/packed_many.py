@@ -9,9 +9,9 @@ import numpy as np
 
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels.launch import Buffer, Device, Kernel, Map, Scalar, Shape
-from llmrs_cli.kernels.linear_many import EPILOGUES, PAIRS
+from llmrs_cli.kernels.linear_many import EPILOGUES
 from llmrs_cli.kernels.loader import Unit
-from llmrs_cli.kernels.many_plans import WARP_TOKENS, ManyEpilogue
+from llmrs_cli.kernels.many_plans import KINDS, WARP_TOKENS, ManyEpilogue
 from llmrs_cli.kernels.packed4 import Packed4Matrix, units_buffer
 from llmrs_cli.kernels.packed_many_plans import PackedManyPlan
 from llmrs_cli.kernels.tensor_map import tensor_map, written_map
@@ -28,7 +28,7 @@ def unit(bf16: bool, plan: PackedManyPlan, epilogue: ManyEpilogue) -> Unit:
         ("CODE_STAGES", plan.code_stages),
         ("HELPERS", plan.helpers),
         ("ROOM", plan.room),
-        ("PAIR", PAIRS.index(plan.shared)),
+        ("PAIR", KINDS.index(plan.shared)),
         ("LAG", plan.lag),
         ("EPILOGUE", EPILOGUES.index(epilogue)),
     )

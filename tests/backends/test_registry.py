@@ -12,6 +12,7 @@ import pytest
 from llmrs_cli.engine.backends import registry
 from llmrs_cli.engine.backends.registry import available, open_backend, parse_device, probe_cuda
 from llmrs_cli.errors import ExitCode, UsageError
+from llmrs_cli.extras import install
 
 
 @pytest.mark.parametrize(
@@ -75,7 +76,7 @@ def test_a_gpu_without_the_cuda_packages_gives_the_line_to_install_them(
     monkeypatch.setattr(registry, "find_spec", without("cupy"))
     info = probe_cuda(signs=[tmp_path])
     assert info.reason == "there is a GPU, but the CUDA packages are not installed."
-    assert info.hint is not None and "pip install" in info.hint
+    assert info.hint == f"Install them: {install('cuda12')}."
 
 
 def test_an_unusable_device_is_refused_with_its_reason_and_hint(monkeypatch: pytest.MonkeyPatch) -> None:

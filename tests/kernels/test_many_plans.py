@@ -21,7 +21,6 @@ from llmrs_cli.kernels.many_plans import (
     TILES,
     ManyPlan,
     Shared,
-    at_once,
     chosen,
     cost,
     plan_for,
@@ -185,7 +184,7 @@ def test_what_the_library_multiplies_faster_is_left_to_it(
 def test_tiles_that_run_at_once_need_one_turn_and_leave_few_multiprocessors_idle(
     m: int, n: int, k: int, multiprocessors: int
 ) -> None:
-    plan = at_once(m, n, k, multiprocessors)
+    plan = plan_for(m, n, k, multiprocessors, at_once=True)
     if plan is not None:
         assert plan.shared == "nothing" and plan.deep == 2
         assert plan.blocks == plan.items(m, n) <= multiprocessors
@@ -193,7 +192,7 @@ def test_tiles_that_run_at_once_need_one_turn_and_leave_few_multiprocessors_idle
 
 
 def test_a_prompt_whose_queries_keys_and_values_are_multiplied_at_once() -> None:
-    plan = at_once(1200, 4608, 3584, 132)
+    plan = plan_for(1200, 4608, 3584, 132, at_once=True)
     assert plan is not None and (plan.tokens, plan.rows, plan.blocks) == (256, 192, 120)
 
 

@@ -207,13 +207,14 @@ class PackedProducts:
     ) -> None:
         """out = epilogue(linear(rms_norm(x))): x (M, K) float32, `ahead` as it was left for this norm."""
         m, k = len(out), x.shape[1]
-        if ahead is not None and (plan := self._wide_plan(m, weight)) is not None:
+        plan = self._wide_plan(m, weight)
+        if plan is not None and ahead is not None:
             packed_wide.packed_wide(
                 self.device, weight.bf16, plan, epilogue, weight.matrix, out, x=ahead.values, bias=weight.bias,
                 ahead=ahead, eps=eps,
             )  # fmt: skip
             return
-        if self._are_few(m, weight) and self._norm_fits(weight, m):
+        if plan is None and m <= packed_small.MAX_TOKENS and self._norm_fits(weight, m):
             self._few(epilogue, weight, out, residual=x, norm=norm, eps=eps)
             return
         values = self.arena.take("normed", (m, k), cp.uint16)
@@ -233,8 +234,6 @@ class PackedProducts:
         if weight.copy is not None and len(x) > packed_plans.COPY_TOKENS:
             assert self.dense is not None
             self.dense.plain(epilogue, x, weight.copy, out, alpha)
-        elif self._are_few(len(x), weight):
-            self._few(epilogue, weight, out, x=x, alpha=alpha)
         elif (plan := self._wide_plan(len(x), weight)) is not None:
             parts = weight.shape[0] // PART_ROWS
             leaves = (
@@ -245,6 +244,8 @@ class PackedProducts:
                 leaves=leaves,
             )  # fmt: skip
             return leaves
+        elif len(x) <= packed_small.MAX_TOKENS:
+            self._few(epilogue, weight, out, x=x, alpha=alpha)
         elif epilogue != "logits" and (many := self._many_plan(len(x), weight, epilogue)) is not None:
             packed_many(
                 self.device, weight.bf16, many, epilogue, weight.matrix, x, out, bias=weight.bias, alpha=alpha
@@ -270,9 +271,6 @@ class PackedProducts:
     def _stream_plan(self, weight: PackedLinear) -> packed_small.StreamPlan:
         group = weight.matrix.layout.group
         return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep, self._hopper)
-
-    def _are_few(self, m: int, weight: PackedLinear) -> bool:
-        return m <= packed_small.MAX_TOKENS and self._wide_plan(m, weight) is None
 
     def _wide_plan(self, m: int, weight: PackedLinear) -> PackedWidePlan | None:
         count, layout = self.device.multiprocessors, weight.matrix.layout

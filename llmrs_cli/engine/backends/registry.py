@@ -18,7 +18,6 @@ CLASSES = {"cuda": "CudaBackend", "cpu": "CpuBackend", "reference": "ReferenceBa
 """Class of each backend, in the module of its name; the order in which `auto` prefers them."""
 GPU_SIGNS = Path("/proc/driver/nvidia/version"), Path("/dev/nvidiactl"), Path("/dev/dxg")
 """What a visible GPU leaves in the file system (the last one under WSL)."""
-INSTALL_CUDA = "Install them from a checkout of llmrs with: pip install -e '.[cuda12]'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +90,10 @@ def probe_cuda(index: int = 0, signs: Sequence[Path] = GPU_SIGNS) -> BackendInfo
     if not any(sign.exists() for sign in signs):
         return BackendInfo("cuda", "no NVIDIA GPU is visible.")
     if find_spec("cupy") is None:
-        return BackendInfo("cuda", "there is a GPU, but the CUDA packages are not installed.", INSTALL_CUDA)
+        from llmrs_cli.extras import install
+
+        hint = f"Install them: {install('cuda12')}."
+        return BackendInfo("cuda", "there is a GPU, but the CUDA packages are not installed.", hint)
     try:
         import cupy
 

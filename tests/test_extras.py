@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import distribution as installed
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from llmrs_cli.cli import doctor, extras
-from tests.cli.conftest import MakeLadder, Run
+from llmrs_cli import extras
 
 EDITABLE = '{"dir_info": {"editable": true}, "url": "file:///home/me/llmrs"}'
 COPIED = '{"dir_info": {}, "url": "file:///home/me/llmrs"}'
@@ -58,23 +55,3 @@ def test_a_checkout_that_nobody_installed_is_one(monkeypatch: pytest.MonkeyPatch
 
 def test_the_package_is_known_by_this_name() -> None:
     assert {entry.value for entry in installed(extras.NAME).entry_points} == {"llmrs_cli.__main__:start"}
-
-
-@pytest.mark.parametrize("record", [EDITABLE], indirect=True)
-@pytest.mark.usefixtures("record")
-def test_who_lacks_the_packages_of_serve_is_told_what_to_type(
-    llmrs: Run, ladder: MakeLadder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "uvicorn" else find(name, *rest)
-    )
-    result = llmrs("serve", ladder())
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "Install them: pip install -e '.[serve]' in the checkout of llmrs." in result.stderr
-    assert any("pip install -e '.[serve]'" in line for line in doctor.optional_parts().values())
-
-
-def test_the_readme_names_the_command_for_what_make_chat_has_installed() -> None:
-    text = (Path(__file__).parent.parent.parent / "README.md").read_text()
-    assert "`pip install -e '.[serve]'`" in text and "`pip install '." not in text

@@ -1,6 +1,6 @@
 """Times the 4-bit kernels on the shapes of Qwen2.5 over M, many plans each, and prints how exact they are.
 
-Run on a GPU from the repository root: python3 -m benchmarks.bench_packed OUT.json [7B 3B 0.5B] [few more slabs]
+Run on a GPU from the repository root: python3 -m benchmarks.bench_packed OUT.json [7B 3B 0.5B] [few more slabs | errors]
 Weights are random codes with groups of 128, spread over more memory than any cache. The share is that of a pure read
 of the same bytes in the same kind of chain.
 """
@@ -22,13 +22,14 @@ import numpy as np
 from benchmarks.bench_linears import SHAPES
 from benchmarks.chain import chain_us, from_bits, random_bits, to_bits
 from benchmarks.packed_errors import Packed, error, rounding_errors
+from benchmarks.packed_errors import line as error_line
 from llmrs_cli.engine.backends.cuda_memory import Arena
 from llmrs_cli.engine.backends.cuda_packed import PackedLinear, PackedProducts
 from llmrs_cli.kernels import packed_large, packed_plans, packed_small
 from llmrs_cli.kernels.dequantise import unit as dequantise_unit
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
-from llmrs_cli.kernels.linear_small import DEEP_SHARED, Epilogue
+from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, Unit, default_cache
 from llmrs_cli.kernels.marlin_layout import CODE_BYTES, UNIT_TILES, Layout, unpack
 from llmrs_cli.kernels.packed4 import Packed4Matrix
@@ -40,6 +41,7 @@ from llmrs_cli.kernels.scratch import Scratch
 GROUP = 128
 BF16 = False
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 2048)
+CHECKED = (1, 8, 16, 64, 128, 256, 1024)
 SPREAD_BYTES = 2 << 30
 """That the matrices of a chain take together."""
 STREAMS = [(2, 12, 3), (2, 14, 2), (2, 16, 3), (2, 8, 4), (4, 14, 2)]
@@ -196,32 +198,33 @@ def units(device: CudaDevice) -> list[Unit]:
 
 
 def accuracy(device: CudaDevice) -> Iterator[dict[str, Any]]:
-    """‖Δy‖ / ‖y‖ of each kernel's float32 sums against float64, beside products of weights that are rounded before."""
+    """‖Δy‖ / ‖y‖ of the float32 sums that the engine's own choice of kernel gives for so many tokens, against float64;
+    beside products of weights that are rounded before."""
     layout = Layout(896, 4864, GROUP)
     (matrix,) = matrices(layout, 1)
     weight = on_host(matrix)
-    for bf16, mean, m in product((True, False), (0.0, 1.0), (8, 64)):
+    products = PackedProducts(device, Arena(), Gemm())
+    for bf16, mean, m in product((True, False), (0.0, 1.0), CHECKED):
         bits = to_bits(cp.random.standard_normal((m, layout.columns), dtype=cp.float32) + mean, bf16)
         x = cp.asnumpy(from_bits(bits, bf16)).astype(np.float64)
         out = cp.zeros((m, layout.rows), cp.float32)
-        multiply(device, bf16, matrix, bits, out)
+        own = PackedLinear(matrix, None, None, bf16, "")
+        products.plain("add", bits, own, out)
         yield {
-            "type": "bf16" if bf16 else "f16", "mean": mean, "m": m,
-            "exact_codes": error(cp.asnumpy(out), x @ weight.values().T), **rounding_errors(weight, x, bf16),
+            "kernel": kernel_of(products, own, m), "type": "bf16" if bf16 else "f16", "mean": mean, "m": m,
+            "error": error(cp.asnumpy(out), x @ weight.values().T), **rounding_errors(weight, x, bf16),
         }  # fmt: skip
 
 
-def multiply(device: CudaDevice, bf16: bool, matrix: Packed4Matrix, x: Any, out: Any) -> None:
-    """Logits by the kernel that the plans choose for so many tokens."""
-    m, layout, hopper = len(x), matrix.layout, device.loader.arch == packed_plans.HOPPER
-    deep = device.shared_limit >= DEEP_SHARED
+def kernel_of(products: PackedProducts, weight: PackedLinear, m: int) -> str:
+    """What `PackedProducts.plain` multiplies M tokens by."""
+    if products._wide_plan(m, weight) is not None:
+        return "packed_wide"
     if m <= packed_small.MAX_TOKENS:
-        stream = packed_plans.stream_plan(device.multiprocessors, GROUP, deep, hopper)
-        packed_small.packed_small(device, bf16, stream, "logits", matrix, out, x=x)
-        return
-    plan = packed_plans.tile_plan(device.multiprocessors, m, GROUP, deep, hopper)
-    scratch = room(*packed_large.scratch_sizes(plan, layout, m))
-    packed_large.packed_large(device, bf16, plan, "logits", matrix, out, scratch, x=x)
+        return "packed_small"
+    if products._many_plan(m, weight, "add") is not None:
+        return "packed_many"
+    return "packed_large" if m <= packed_plans.TILE_TOKENS[products._hopper] else "slabs"
 
 
 def on_host(matrix: Packed4Matrix) -> Packed:
@@ -230,13 +233,6 @@ def on_host(matrix: Packed4Matrix) -> Packed:
     codes, scales, zeros = unpack(cp.asnumpy(matrix.units).view("u1"), GROUP, layout.rows, layout.columns)
     q = np.stack([codes & 15, codes >> 4], axis=-1).reshape(layout.rows, -1).astype(np.float64)
     return Packed(q - np.repeat(zeros, GROUP, axis=1), scales.astype(np.float64))
-
-
-def error_line(r: dict[str, Any]) -> str:
-    return (
-        f"{r['type']:4} mean {r['mean']:.0f} M={r['m']:<3} exact codes {r['exact_codes']:.1e}, code · scale rounded "
-        f"{r['code_times_scale_rounded']:.1e}, scale rounded before {r['scale_rounded_before']:.1e}"
-    )
 
 
 def line(r: dict[str, Any]) -> str:
@@ -252,6 +248,9 @@ def main() -> None:
     device = CudaDevice(0, CubinCache(default_cache()))
     errors, found = list(accuracy(device)), list[dict[str, Any]]()
     print("\n".join(map(error_line, errors)), flush=True)
+    Path(sys.argv[1]).write_text(json.dumps({"errors": errors}, indent=1))
+    if "errors" in words:
+        return
     for record in records(device, words & {"7B", "3B", "0.5B"} or {"7B", "3B", "0.5B"}, kinds):
         found.append(record)
         Path(sys.argv[1]).write_text(json.dumps({"errors": errors, "times": found}, indent=1))

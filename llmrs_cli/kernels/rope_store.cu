@@ -4,7 +4,8 @@
 // work. Tokens of decode attention that turns them itself (attend_few.cu) are left out where they stand before the first
 // prompt. Padding is zeros from here on, as in the residual: on a GPU that is short of power a product of zeros is cheaper.
 //
-// Rotation pairs value i with value i + D/2: (a, b) → (a·cos − b·sin, b·cos + a·sin).
+// Rotation pairs value i with value i + D/2: (a, b) → (a·cos − b·sin, b·cos + a·sin). What is rounded once in a sum of
+// products is said here, not chosen by the compiler: a token has the same bits among few and among many.
 #include "common.cuh"
 
 constexpr int THREADS = 128, PAGE = 64, MANY_TURNS = 4;
@@ -12,7 +13,7 @@ constexpr int THREADS = 128, PAGE = 64, MANY_TURNS = 4;
 // Four neighbouring values.
 struct Four {
     float2 low, high;
-    DEVICE float squares() const { return low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y; }
+    DEVICE float squares() const { return fmaf(high.y, high.y, fmaf(high.x, high.x, fmaf(low.y, low.y, low.x * low.x))); }
     DEVICE void scale(const float* norm, float r) {
         const float4 w = *reinterpret_cast<const float4*>(norm);
         low.x *= r * w.x, low.y *= r * w.y, high.x *= r * w.z, high.y *= r * w.w;
@@ -27,7 +28,7 @@ DEVICE void store_four(HALF* to, const Four& v) {
 }
 DEVICE void turn_one(float& a, float& b, float cosine, float sine) {
     const float before = a;
-    a = before * cosine - b * sine, b = b * cosine + before * sine;
+    a = fmaf(before, cosine, -b * sine), b = fmaf(b, cosine, before * sine);
 }
 
 struct Rotation {

@@ -8,7 +8,7 @@ import pytest
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.embed import embed
 from llmrs_cli.kernels.rms_norm import rms_norm
-from llmrs_cli.kernels.rope_store import rope_store
+from llmrs_cli.kernels.rope_store import MANY_TOKENS, rope_store
 from llmrs_cli.kernels.silu_mul import headroom, silu_mul
 from llmrs_cli.kernels.take_rows import take_rows
 from tests.gpu.halves import TYPES, cp, error, halves, in_turns, rounding, widened
@@ -100,3 +100,33 @@ def test_rotation_and_store(device: CudaDevice, bf16: bool, d: int, normed: bool
     assert error(widened(keys, bf16)[place], wanted[kept]) < rounding(bf16)
     assert (widened(values, bf16)[place] == by_head[kept, heads + kv_heads :]).all()
     assert int((keys != 0).any(axis=-1).sum()) <= kept.sum() * kv_heads
+
+
+@pytest.mark.parametrize("bf16", TYPES)
+@pytest.mark.parametrize("d", [64, 96, 128, 256])
+@pytest.mark.parametrize("normed", [True, False])
+def test_a_token_is_turned_to_the_same_bits_among_many_and_few(
+    device: CudaDevice, bf16: bool, d: int, normed: bool
+) -> None:
+    """What fixed bits rest on: both kernels round the same sums."""
+    rng = np.random.default_rng(d)
+    tokens, few, heads, kv_heads = MANY_TOKENS + 5, 37, 4, 2
+    qkv, _ = halves(rng.standard_normal((tokens, (heads + 2 * kv_heads) * d)), bf16)
+    angles = rng.uniform(0, 6, (50, d // 2))
+    table = cp.asarray(np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32))
+    positions = cp.asarray(rng.integers(0, 50, tokens).astype(np.int32))
+    slots = cp.arange(tokens, dtype=cp.int32)
+    norms = [cp.asarray(rng.standard_normal(d).astype(np.float32)) if normed else None for _ in range(2)]
+
+    def turn(count: int) -> list[np.ndarray]:
+        q = cp.zeros((count, heads, d), cp.uint16)
+        keys, values = (cp.zeros((-(-tokens // 64), kv_heads, 64, d), cp.uint16) for _ in range(2))
+        rope_store(
+            device, bf16, qkv[:count], positions[:count], slots[:count], table, (norms[0], norms[1]), 1e-6, q,
+            keys, values,
+        )  # fmt: skip
+        lines = [cp.moveaxis(cache, 1, 2).reshape(-1, kv_heads, d) for cache in (keys, values)]
+        return [cp.asnumpy(part[:few]) for part in (q, *lines)]
+
+    for among_many, among_few in zip(turn(tokens), turn(few), strict=True):
+        assert np.array_equal(among_many, among_few)

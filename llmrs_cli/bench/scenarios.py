@@ -103,14 +103,18 @@ def _crowd(place: Workplace, rows: int, number: int, tokens: int | None = None) 
 
 
 def prefill(place: Workplace) -> Figures:
-    """16 prompts of 2,048 tokens at once; one token each."""
+    """16 prompts of 2,048 tokens at once, one token each: after a rest, and right behind each other."""
     number, prompt, draw = place.scaled(16, 2), place.scaled(2048), _draw()
     with place.engine(number, prompt + 2) as engine:
-        runs = _repeated(place, engine, lambda: asks(draw, engine.vocab, number, prompt, 1))
+        rested, busy = (
+            _repeated(place, engine, lambda: asks(draw, engine.vocab, number, prompt, 1), rest=rest)
+            for rest in (REST, 0.0)
+        )
     return {
         "requests": number,
         "prompt_tokens": prompt,
-        "tokens_per_s": _median(number * prompt / run.seconds for run in runs),
+        "tokens_per_s": _median(number * prompt / run.seconds for run in rested),
+        "busy_tokens_per_s": _median(number * prompt / run.seconds for run in busy),
     }
 
 

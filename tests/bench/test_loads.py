@@ -75,9 +75,12 @@ def place() -> Any:
 
 def test_a_first_run_is_thrown_away(place: Any, loads: Loads) -> None:
     found = scenarios.prefill(place)
-    assert len(loads.works) == 1 + place.repeats
+    assert len(loads.works) == 2 * (1 + place.repeats)
     tokens = found["requests"] * found["prompt_tokens"]
     assert found["tokens_per_s"] == pytest.approx((tokens / 8 + tokens / 12) / 2)
+    assert found["busy_tokens_per_s"] == pytest.approx((tokens / 20 + tokens / 24) / 2)
+    runs = 1 + place.repeats
+    assert loads.rests == [scenarios.REST] * runs + [0.0] * runs
 
 
 def test_no_prompt_is_asked_twice(place: Any, loads: Loads) -> None:

@@ -24,7 +24,7 @@ from tests.helpers.compiled import resources, spills
 pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings and nvidia-cuda-nvrtc are not installed")
 
 MAX_UNITS = 60
-LARGE = large_sizes(2048)
+LARGE = large_sizes(4096)
 """Of steps that `linear_many` serves."""
 GOLDEN_HEAD_DIMS = 16, 32
 """Head sizes of the tiny golden checkpoints, compiled for one architecture only."""

@@ -70,7 +70,7 @@ class CudaBackend(Backend):
     lookahead = 1
     read_ahead = 2 << 30
     reorders = True
-    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=1024, idle_budget=2048)
+    sizes = Sizes(rows=256, context=32768, kv_bytes=None, busy_budget=1024, idle_budget=4096)
 
     def __init__(
         self,

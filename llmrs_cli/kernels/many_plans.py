@@ -43,8 +43,6 @@ BAND_TOKENS = 2048
 """Of a band, about: with as many rows, what a grid multiplies at the same time."""
 LONG_ROWS, LONG_TOKENS = 3072, 1024
 """Of a product with long K from which on it is faster than cuBLASLt's."""
-LIBRARY_TOKENS, VALUES = 2048, 5_000_000
-"""Of a product with more tokens and a matrix of so many values it always is, at the board's power."""
 AT_ONCE_TOKENS, AT_ONCE_COLUMNS, AT_ONCE_SHARE = 1025, 3072, 0.8
 """Tokens, K, and the part of the GPU that is busy from which on the largest tiles, all at once and each with
 its own operands, are faster than cuBLASLt's, which take two turns."""
@@ -57,15 +55,15 @@ MOST_APART = 2048
 
 CLOCK = 1600.0
 """Cycles of a microsecond, of a GPU whose tensor cores are busy."""
-FUSED, SHARED_READ, L2_READ = 2048, 128, 32.0
+FUSED, SHARED_READ, L2_READ = 2048, 128, 40.0
 """In a cycle of one multiprocessor: multiplications with their sums, bytes of shared memory, and bytes of L2
 if all read at once."""
 START, END = 3000.0, 1 / 16
 """Cycles before the first products, and of each value of a tile after its last; half of these where
 warpgroups lag."""
-REFILL = 512.0
-"""Cycles that a tile loses where fewer than ENOUGH_STAGES steps are on their way when it begins."""
-HEAT = 1 / 16
+PAIR_STEP, PAIR_TILE = 1.03, 500.0
+"""How much longer two blocks that share take for a step, since each waits for both, and cycles of a tile likewise."""
+HEAT = 1 / 8
 """Of the time that bytes from L2 take, where something else takes longer: they cost power, and so the clock. A byte
 that two blocks share takes 18 pJ, else 29; a whole product of 2,048 tokens is at the board's 700 W (measured on an
 H200)."""
@@ -177,7 +175,9 @@ def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
     read = parts * (GROUP_TOKENS + plan.rows) * LINE
     brought = (plan.brought_rows + plan.brought_tokens) * LINE / L2_READ
     step = HEAT * brought + max(tile * COLUMNS / FUSED, (plan.stage_bytes + read) / SHARED_READ, brought)
-    after = tile * END * (0.5 if plan.lag else 1.0) + (REFILL if plan.stages < ENOUGH_STAGES else 0.0)
+    after = tile * END * (0.5 if plan.lag else 1.0)
+    if plan.cluster > 1:
+        step, after = step * PAIR_STEP, after + PAIR_TILE
     return (START + turns * (ceil_div(k, COLUMNS) * step + after)) / CLOCK
 
 
@@ -207,14 +207,11 @@ def plan_for(m: int, n: int, k: int, multiprocessors: int, at_once: bool = False
 
 
 def chosen(m: int, n: int, k: int, epilogue: str, multiprocessors: int) -> ManyPlan | None:
-    """The plan of a product where it was measured to be faster than cuBLASLt: with SiLU·mul inside, of very many
-    tokens, where K is long and large tiles fill the GPU, or where they do so all at once."""
-    if epilogue not in ("store", "add", "silu"):
-        return None
-    long = epilogue == "add" and k > 2 * n and n >= LONG_ROWS and m >= LONG_TOKENS
-    if epilogue == "silu" or long or (m > LIBRARY_TOKENS and n * k >= VALUES):
+    """The plan of a product where it was measured to be faster than cuBLASLt: with SiLU·mul inside, where K is
+    long and large tiles fill the GPU, or where they do so all at once."""
+    if epilogue == "silu" or (epilogue == "add" and k > 2 * n and n >= LONG_ROWS and m >= LONG_TOKENS):
         return plan_for(m, n, k, multiprocessors)
-    short = k >= AT_ONCE_COLUMNS and m >= AT_ONCE_TOKENS
+    short = epilogue in ("store", "add") and k >= AT_ONCE_COLUMNS and m >= AT_ONCE_TOKENS
     return plan_for(m, n, k, multiprocessors, at_once=True) if short else None
 
 

@@ -95,41 +95,49 @@ struct Ring {
     }
 };
 
-// The sums of LIVE times 64 tokens; where it is 0 there are none, and others need the stages back. After the step `pass` the
-// next warpgroup may begin.
+// A warpgroup without tokens: others need the stages back. Its threads wait for nothing but those that give them back, and
+// then for these: one that looked too late would take a stage's next use but one for its own.
+DEVICE void pass_over(const Ring& ring, int steps, int pass, Slot<STAGES>& slot) {
+#pragma unroll 1
+    for (int step = 0; step < steps; step++, slot.next()) {
+        if (threadIdx.x % 128 < CLUSTER) {
+            barrier_wait(ring.full + slot.at * 8, slot.phase);
+            ring.release(slot.at);
+        }
+        __syncwarp();
+        if (LAG && step == pass) meeting_arrive(ring.group + 1, 256);
+    }
+    meeting_wait(GROUPS + ring.group, 128);
+}
+
+// The sums of LIVE times 64 tokens. After the step `pass` the next warpgroup may begin.
 template <int LIVE> DEVICE void multiply(const Ring& ring, int steps, int pass, Slot<STAGES>& slot, Sums& d) {
     const u32 xs = ring.bytes + ring.group * DEEP * 64 * 128, ws = ring.bytes + X_BYTES;
     int before = -1;
 #pragma unroll 1
     for (int step = 0; step < steps; step++, slot.next()) {
         barrier_wait(ring.full + slot.at * 8, slot.phase);
-        if constexpr (LIVE == 0) {
-            ring.release(slot.at);
-        } else {
-            const u32 at = uniform(slot.at) * STAGE_BYTES;
-            const u64 x = wgmma_operand(xs + at, 0), w = wgmma_operand(ws + at, 0);
+        const u32 at = uniform(slot.at) * STAGE_BYTES;
+        const u64 x = wgmma_operand(xs + at, 0), w = wgmma_operand(ws + at, 0);
 #pragma unroll
-            for (int e = 0; e < LIVE; e++) wgmma_begin(d[e]);
+        for (int e = 0; e < LIVE; e++) wgmma_begin(d[e]);
 #pragma unroll
-            for (int i = 0; i < COLUMNS / 16; i++)
+        for (int i = 0; i < COLUMNS / 16; i++)
 #pragma unroll
-                for (int e = 0; e < LIVE; e++)
-                    wgmma(d[e], further(x, e * 64 * 128 + i * 32), further(w, i * 32), step > 0 || i > 0);
-            wgmma_end();
-            if (before >= 0) {  // the step before is done with its stage
-                wgmma_wait<1>(d[0]);
-                if constexpr (LIVE > 1) touch(d[LIVE - 1]);
-                ring.release(before);
-            }
-            before = slot.at;
+            for (int e = 0; e < LIVE; e++)
+                wgmma(d[e], further(x, e * 64 * 128 + i * 32), further(w, i * 32), step > 0 || i > 0);
+        wgmma_end();
+        if (before >= 0) {  // the step before is done with its stage
+            wgmma_wait<1>(d[0]);
+            if constexpr (LIVE > 1) touch(d[LIVE - 1]);
+            ring.release(before);
         }
+        before = slot.at;
         if (LAG && step == pass) meeting_arrive(ring.group + 1, 256);
     }
-    if constexpr (LIVE > 0) {
-        wgmma_wait<0>(d[0]);
-        if constexpr (LIVE > 1) touch(d[LIVE - 1]);
-        ring.release(before);
-    }
+    wgmma_wait<0>(d[0]);
+    if constexpr (LIVE > 1) touch(d[LIVE - 1]);
+    ring.release(before);
 }
 
 DEVICE void multiply_tiles(const Work& work, const Ring& ring, Writer& writer) {
@@ -142,7 +150,7 @@ DEVICE void multiply_tiles(const Work& work, const Ring& ring, Writer& writer) {
         const Turn turn(work, item);
         const int first = turn.token + ring.group * DEEP * 64, left = writer.m - first;
         if (left > (DEEP - 1) * 64) multiply<DEEP>(ring, work.steps, pass, slot, d);
-        else if (left <= 0) multiply<0>(ring, work.steps, pass, slot, d);
+        else if (left <= 0) pass_over(ring, work.steps, pass, slot);
         else if constexpr (DEEP > 1) multiply<1>(ring, work.steps, pass, slot, d);
 #pragma unroll
         for (int e = 0; e < DEEP; e++) writer.write(d[e], first + e * 64 + threadIdx.x / 32 % 4 * 16, turn.row);

@@ -15,7 +15,6 @@ from llmrs_cli.kernels.loader import Unit, compile_unit
 from llmrs_cli.kernels.many_plans import (
     AT_ONCE_SHARE,
     BOX,
-    ENOUGH_STAGES,
     FEWEST_TOKENS,
     KINDS,
     LAGS,
@@ -132,9 +131,10 @@ def test_few_numbers_of_tokens_have_a_tile_of_their_own(m: int) -> None:
 
 @pytest.mark.parametrize("m", [300, 1024, 1200, 8192])
 @pytest.mark.parametrize(("n", "k"), [linear[:2] for linear in linears("7b") if linear[2] != "logits"])
-def test_two_blocks_share_what_large_products_read(m: int, n: int, k: int) -> None:
+def test_two_blocks_share_what_their_tiles_would_wait_for(m: int, n: int, k: int) -> None:
+    """Of 256 tokens each reads little enough to be faster alone."""
     found = plan_for(m, n, k, 132)
-    assert found is not None and (found.cluster == 2 or m == 300)
+    assert found is not None and (found.cluster == 2 or found.tokens == 256 or m == 300)
     assert found.blocks > 132 / 2
 
 
@@ -168,10 +168,8 @@ def test_what_is_built_ahead_is_all_that_is_ever_run(m: list[int], n: int, k: in
         (2048, 896, 4864, "add", False),
         (2048, 3584, 3584, "add", False),
         (2048, 4608, 3584, "store", False),
-        (4096, 3584, 3584, "add", True),
-        (4096, 4608, 3584, "store", True),
-        (4096, 2560, 2048, "store", True),
-        (4096, 2048, 2048, "add", False),
+        (4096, 3584, 3584, "add", False),
+        (4096, 4608, 3584, "store", False),
         (4096, 152_064, 3584, "logits", False),
         (1200, 4608, 3584, "store", True),
         (1200, 3584, 3584, "add", True),
@@ -202,10 +200,11 @@ def test_a_prompt_whose_queries_keys_and_values_are_multiplied_at_once() -> None
     assert plan is not None and (plan.tokens, plan.rows, plan.blocks) == (256, 192, 120)
 
 
-def test_tiles_of_a_short_product_begin_with_enough_steps_on_their_way() -> None:
-    """Measured: 603 us, where tiles with three stages that are as few as large take 647."""
-    plan = plan_for(4096, 22_016, 2048, 132)
-    assert plan is not None and plan.stages >= ENOUGH_STAGES and plan.rows == 256
+@pytest.mark.parametrize(("n", "k"), [(22_016, 2048), (37_888, 3584)])
+def test_the_largest_tiles_share_nothing(n: int, k: int) -> None:
+    """Measured, gate and up of 4,096 tokens: 602 and 1,663 us, shared in pairs 629 to 651 and 1,684 to 1,699."""
+    plan = plan_for(4096, n, k, 132)
+    assert plan is not None and (plan.tokens, plan.rows, plan.shared) == (256, 192, "nothing")
 
 
 def test_every_tile_is_offered_alone_and_in_clusters() -> None:

@@ -82,7 +82,7 @@ class Chain:
 
 
 def label(plan: ManyPlan) -> str:
-    return f"{plan.tokens} x {plan.rows} by {plan.groups}, {plan.shared}, lag {plan.lag}"
+    return f"{plan.tokens} x {plan.rows} by {plan.groups}, {plan.shared}, lag {plan.lag}, band {plan.band}"
 
 
 def compare(

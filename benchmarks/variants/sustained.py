@@ -4,33 +4,32 @@ Run on a GPU from the repository root, under a minute for one model and two size
 python3 -m benchmarks.variants.sustained OUT.json [7b 3b] [512 1216 2048 …]
 Each case is a chain over rotating weights that is replayed without a pause. A board at its limit of power swings by
 10 % for a tenth of a second after any change, so all cases of a product take turns, each time in another order, and
-their medians count. A note has the rate, the board's watts and picojoules an operation by the driver's counter of
-energy (as joules.py reads it). cuBLASLt's time has SiLU·mul or the sum with the residual in it. What would be chosen
-is tried, and those plans that the guess of many_plans ranks first among tiles large enough to take little energy. The
-best of each product come last.
+their medians count. cuBLASLt's time has SiLU·mul or the sum with the residual in it. What would be chosen is tried,
+with bands of other heights too, and those plans that the guess of many_plans ranks first among tiles large enough to
+take little energy. The best of each product come last.
 """
 
 from __future__ import annotations
 
-import math
 import random
 import statistics
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import cupy as cp
 
 from benchmarks.variants.check import LIMIT
-from benchmarks.variants.joules import Meter
 from benchmarks.variants.layer_products import FLOPS_PER_US, Product, layers
 from benchmarks.variants.many import Chain, guess, label, wrong
 from benchmarks.variants.table import Table
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.launch import ceil_div
 from llmrs_cli.kernels.linear_many import unit
 from llmrs_cli.kernels.loader import CubinCache, default_cache
 from llmrs_cli.kernels.many_plans import ManyPlan, Shared, plan_for, plans
@@ -48,7 +47,11 @@ REPLAY_US, AHEAD = 5e3, 2
 
 def candidates(product: Product, multiprocessors: int) -> list[ManyPlan]:
     """What would be chosen first, then the others, each once."""
-    found = [plan_for(product.m, product.n, product.k, multiprocessors)]
+    chosen = plan_for(product.m, product.n, product.k, multiprocessors)
+    found = [chosen]
+    if chosen is not None:
+        whole = ceil_div(product.m, chosen.tokens * (2 if chosen.shared == "rows" else 1))
+        found += [replace(chosen, band=height) for height in (whole, ceil_div(whole, 2), ceil_div(whole, 4))]
     large = [plan for plan in plans(product.m, product.n, multiprocessors) if plan.tile in LARGE]
     ranked = sorted(large, key=partial(guess, product))
     for kind, count in TRIED:
@@ -70,12 +73,11 @@ class Replays:
                 launches[i % len(launches)]()
             self._graph = self._stream.end_capture()
 
-    def measure(self, meter: Meter) -> tuple[float, float]:
-        """(microseconds of a launch, watts) over SECONDS."""
+    def us(self) -> float:
+        """Microseconds of a launch, over SECONDS."""
         start, last = cp.cuda.Event(), cp.cuda.Event()
         waiting: deque[cp.cuda.Event] = deque()
-        moves: list[tuple[float, float]] = []
-        replays, joules, end = 0, meter.joules(), time.perf_counter() + SECONDS
+        replays, end = 0, time.perf_counter() + SECONDS
         start.record(self._stream)
         while time.perf_counter() < end:
             while len(waiting) < AHEAD:
@@ -83,21 +85,14 @@ class Replays:
                 waiting.append(cp.cuda.Event(disable_timing=True))
                 waiting[-1].record(self._stream)
                 replays += 1
-            before, joules = joules, meter.joules()
-            if joules != before:
-                moves.append((time.perf_counter(), joules))
             while waiting and waiting[0].done:
                 waiting.popleft()
         last.record(self._stream)
         last.synchronize()
-        us = float(cp.cuda.get_elapsed_time(start, last)) * 1e3 / (replays * self._total)
-        if len(moves) < 2:
-            return us, math.nan
-        (began, first), (ended, then) = moves[0], moves[-1]
-        return us, (then - first) / (ended - began)
+        return float(cp.cuda.get_elapsed_time(start, last)) * 1e3 / (replays * self._total)
 
 
-def compare(table: Table, device: CudaDevice, gemm: Gemm, meter: Meter, product: Product) -> str:
+def compare(table: Table, device: CudaDevice, gemm: Gemm, product: Product) -> str:
     """cuBLASLt, then each plan; what is told of the best."""
     tried = candidates(product, device.multiprocessors)
     errors = list(wrong(device, gemm, product, tried))
@@ -114,20 +109,17 @@ def compare(table: Table, device: CudaDevice, gemm: Gemm, meter: Meter, product:
             add(label(plan), partial(chain.ours, plan), f", guess {guess(product, plan):.0f}")
         else:
             table.add(product.case, label(plan), 0.0, f"error {error:.1e} FAIL")
-    seen: dict[str, list[tuple[float, float]]] = {variant: [] for variant in cases}
+    seen: dict[str, list[float]] = {variant: [] for variant in cases}
     order, draw = list(cases), random.Random(0)
     for _ in range(ROUNDS):
         draw.shuffle(order)
         for variant in order:
-            seen[variant].append(cases[variant][0].measure(meter))
+            seen[variant].append(cases[variant][0].us())
     found: list[tuple[float, str]] = []
     for variant, (_, note) in cases.items():
-        us = statistics.median(us for us, _ in seen[variant])
-        watts = statistics.median([watts for _, watts in seen[variant] if watts == watts] or [math.nan])
-        joules = watts * us * 1e6 / product.operations
-        told = f"{product.rate(us)}, {watts:.0f} W, {joules:.3f} pJ an operation"
-        table.add(product.case, variant, us, f"{told}{note}")
-        found.append((us, f"{variant}, {us:.1f} us, {told}"))
+        us = statistics.median(seen[variant])
+        table.add(product.case, variant, us, f"{product.rate(us)}{note}")
+        found.append((us, f"{variant}, {us:.1f} us, {product.rate(us)}"))
     library = found[0][0]
     us, told = min(found)
     return f"{product.case}: {told}, {us / library:.1%} of cuBLASLt's"
@@ -135,7 +127,7 @@ def compare(table: Table, device: CudaDevice, gemm: Gemm, meter: Meter, product:
 
 def main() -> None:
     began = time.monotonic()
-    table, meter = Table(Path(sys.argv[1])), Meter()
+    table = Table(Path(sys.argv[1]))
     device, gemm = CudaDevice(0, CubinCache(default_cache())), Gemm()
     products = [product for found in layers(sys.argv[2:], SIZES).values() for product in found]
     device.build(
@@ -149,7 +141,7 @@ def main() -> None:
     )
     best = []
     for product in products:
-        best.append(compare(table, device, gemm, meter, product))
+        best.append(compare(table, device, gemm, product))
         cp.get_default_memory_pool().free_all_blocks()
     print(*best, f"{time.monotonic() - began:.0f} s in all", sep="\n", flush=True)
 

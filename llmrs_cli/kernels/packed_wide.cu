@@ -105,6 +105,7 @@ DEVICE void copy_weights(const Work& work, const Shared& shared, const u8* packe
             const u32 to = shared.ring + slot.at * STAGE_BYTES + X_BYTES, full = shared.full + slot.at * 8;
             if (begun++ == early) wait_for_previous();
             barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
+            __syncwarp();  // a lane that looked later could miss a phase of the stage
             if (lane == 0) barrier_expect(full, units * UNIT_BYTES + fetched * 256);
             if (lane < units) copy_bytes(to + lane * UNIT_BYTES, from, UNIT_BYTES, full);
         }
@@ -122,6 +123,7 @@ DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap&
         for (int step = turn.first; step < turn.past; step++, slot.next()) {
             const u32 to = shared.ring + slot.at * STAGE_BYTES + lane * HALF_BYTES;
             barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
+            __syncwarp();
             if (lane < 2) copy_box(to, x, step * TILE_COLUMNS + lane * 64, turn.token, shared.full + slot.at * 8);
         }
     }
@@ -269,6 +271,7 @@ DEVICE void multiply_tiles(const Problem& p, const Norms& norms, const Work& wor
         if (!has_rows(turn)) {  // others need the stages back
             for (int step = turn.first; step < turn.past; step++, slot.next()) {
                 barrier_wait(shared.full + slot.at * 8, slot.phase);
+                __syncwarp();
                 if (lane == 0) barrier_arrive(shared.empty + slot.at * 8);
             }
             continue;

@@ -2,9 +2,9 @@
 #
 #   make chat      install, ask a real model one question; on a terminal, go on chatting
 #   make test      run the tests, in two processes
-#   make check     lint, format, types, generated documents
-#   make docs      write man pages and the generated parts of README
-#   make bench     measure this machine; JSON goes to benchmarks/
+#   make check     lint, format, types
+#   make docs      write the man pages
+#   make bench     measure this machine: benchmarks/this-machine.json; http-parent.json and load-targets.json anew
 #   make test-gpu  run the tests that need an NVIDIA GPU
 
 VENV ?= .venv

@@ -2,8 +2,8 @@
 
 A setting comes from the first of: a flag, an environment variable, the user's `settings.toml`, the default.
 Each value carries where it came from, so that `llmrs config` and `llmrs doctor` can say it. `VARIABLES` is
-every environment name that means something to us; nothing else in the package reads the environment for a
-setting.
+every environment name by which a user can change what we do; `kernels`, which may import nothing of ours, reads its own
+(caches, Numba's) where it needs them.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ VARIABLES: Mapping[str, str] = {
     "VISUAL": "editor of /edit, Ctrl-G and `llmrs config edit`",
     "EDITOR": "the same, where VISUAL is not set",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used",
+    "NUMBA_NUM_THREADS": "threads of the CPU backend; by default the physical cores that it may use",
+    "NUMBA_CPU_NAME": "processor that the CPU loops are compiled for, instead of this one",
+    "NUMBA_CPU_FEATURES": "the same, its instruction sets",
     "XDG_CONFIG_HOME": "parent of the settings folder",
     "XDG_CACHE_HOME": "parent of the cache folder",
     "XDG_STATE_HOME": "parent of the state folder",

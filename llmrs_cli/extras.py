@@ -1,4 +1,4 @@
-"""What to type to have a part of llmrs that can be left out, for an installation like this one.
+"""What to type to install a part of llmrs that was left out, for an installation like this one.
 
 A checkout that is installed in place must stay so: without -e, pip would put a copy beside it, which no later edit reaches.
 """

@@ -1,7 +1,8 @@
-"""Documents cannot drift: man pages equal a fresh build, and every command is in the README."""
+"""Documents cannot drift: man pages equal a fresh build, every command is in the README, and everything public says what it is."""
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 from pathlib import Path
@@ -39,3 +40,20 @@ def test_every_command_is_in_the_readme() -> None:
 
 def test_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+def test_modules_and_what_they_offer_say_what_they_are() -> None:
+    """Every module, public function and public class at the top of a module has a docstring."""
+    bare = []
+    for path in sorted((ROOT / "llmrs_cli").rglob("*.py")):
+        module = ast.parse(path.read_text("utf-8"))
+        offered = [
+            node
+            for node in module.body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            and not node.name.startswith("_")
+        ]
+        if module.body and not ast.get_docstring(module):
+            bare.append(str(path))
+        bare += [f"{path}:{node.lineno} {node.name}" for node in offered if not ast.get_docstring(node)]
+    assert bare == []

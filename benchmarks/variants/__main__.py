@@ -1,4 +1,4 @@
-"""Checks and times every kernel variant on a GPU, and prints one table; about seven minutes on an H200.
+"""Checks and times the kernel variants of SECTIONS on a GPU, and prints one table; about seven minutes on an H200.
 
 Run from the repository root: python3 -m benchmarks.variants OUT [SECTION …], by default all of SECTIONS.
 Each section is a process of its own, so that a fault ends one of them only; its records go to OUT/<section>.json as

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from llmrs_cli.errors import EngineFault
+from llmrs_cli.kernels.cache import cache_folder
 
 ARCHITECTURES = ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100", "sm_120")
 """What every kernel is compiled for; sm_90a is Hopper with its own instructions."""
@@ -193,10 +194,8 @@ def why_unusable(folder: Path, what: str) -> str | None:
 
 
 def default_cache() -> Path:
-    """`$LLMRS_CACHE_DIR/kernels`, or `$XDG_CACHE_HOME/llmrs/kernels`."""
-    own = os.environ.get("LLMRS_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return (Path(own) if own else Path(base) / "llmrs") / "kernels"
+    """`kernels` in the user's cache folder for llmrs, by the rules of `config.directories`."""
+    return cache_folder() / "kernels"
 
 
 @dataclass(frozen=True, slots=True)

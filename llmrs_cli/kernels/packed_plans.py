@@ -1,9 +1,9 @@
 """Which 4-bit kernel serves how many tokens, and how it is spread. Measured on an H200 where it is Hopper's.
 
+above COPY_TOKENS    16-bit products, where the weights have a copy in 16 bits; else
 up to 8 tokens       packed_small, where packed_wide has no plan: memory speed, norm and epilogue fused
 4 to WIDE_TOKENS     packed_wide, where it has a plan: the same for more tokens, on Hopper
-more                 16-bit products, where the weights have a copy in 16 bits
-                     packed_many, where it was measured to be faster than what follows
+more                 packed_many, where it was measured to be faster than what follows
 up to TILE_TOKENS    packed_large: the tensor cores read codes
 more                 dequantise, a slab at a time, and cuBLASLt
 """

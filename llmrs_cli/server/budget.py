@@ -1,4 +1,4 @@
-"""How much one request may ask for in all; what is asked for by nobody is lowered until it fits.
+"""How much one request may ask for in all; a limit that the request leaves open is lowered until it fits.
 
 Each field has a limit of its own (`schema`). These are those of the fields together: tokens that may be generated,
 and log-probabilities, which cost the server's own process more than anything else that it writes.

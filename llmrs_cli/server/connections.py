@@ -1,4 +1,4 @@
-"""Connections: uvicorn with limits of ours. What a connection carries is the application's business."""
+"""Connections: uvicorn with our own limits. What travels over a connection is not looked at here."""
 
 from __future__ import annotations
 

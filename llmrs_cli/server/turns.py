@@ -1,5 +1,5 @@
-"""Who is next where only one can be served at a time: callers take turns, and each of them its own requests in
-the order in which they came. So whoever asks for much that takes long waits for it, and others for one of it."""
+"""Whose turn it is where only one can be served at a time: callers take turns, and each caller's requests go in the order
+in which they came. So a caller with many slow requests waits for its own; everybody else waits for at most one of them."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from llmrs_cli.config import directories
 from llmrs_cli.errors import EngineFault
 from llmrs_cli.kernels import loader
 from llmrs_cli.kernels.loader import Cubin, CubinCache, Loader, Unit, arch_for, options_for, spliced, unit_key
@@ -172,3 +173,23 @@ def test_the_cache_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert loader.default_cache() == tmp_path / ".cache" / "llmrs" / "kernels"
     monkeypatch.setenv("LLMRS_CACHE_DIR", str(tmp_path / "own"))
     assert loader.default_cache() == tmp_path / "own" / "kernels"
+
+
+@pytest.mark.parametrize(
+    "env",
+    [
+        {"LLMRS_CACHE_DIR": "~/c"},
+        {"LLMRS_CACHE_DIR": "c"},
+        {"XDG_CACHE_HOME": "relative"},
+        {"XDG_CACHE_HOME": "/x", "LLMRS_CACHE_DIR": ""},
+        {},
+    ],
+)
+def test_the_cache_is_where_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, env: dict[str, str]
+) -> None:
+    for name in ("LLMRS_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"HOME": str(tmp_path), **env}.items():
+        monkeypatch.setenv(name, value)
+    assert loader.default_cache() == directories().cache / "kernels"

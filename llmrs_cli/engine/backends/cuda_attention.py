@@ -2,7 +2,9 @@
 
 Prompts go through `rope_store` and `attend_prefill`, those of many tokens on Hopper through `attend_prompt`. Sequences with
 one query have blocks of their own where all find room at once (`attend_few`, which turns them itself), and share one grid
-evenly where not (`attend_decode`); the staging chooses. Theirs comes last, since beside prompts it waits for nothing but the end: it runs while theirs runs.
+evenly where not (`attend_decode`); the staging chooses. In a step of both, decode attention is launched after that of prompts
+and runs beside it: the prompts' kernel lets it begin only when queries, keys and values are complete, so it waits for that
+kernel only before it ends itself.
 """
 
 from __future__ import annotations

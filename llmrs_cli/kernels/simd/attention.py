@@ -82,6 +82,7 @@ def plan_tiles(query_start, group):
 
 @inner
 def longest_of(context_lens):
+    """The longest context of a step."""
     longest = np.int64(0)
     for length in context_lens:
         longest = max(longest, np.int64(length))

@@ -88,6 +88,7 @@ def norm_row(x, base, columns, weight, eps, out, target):
 
 @inner
 def copy_row(x, base, columns, out, target):
+    """Copy `columns` values from `base` of x to `target` of out."""
     whole = columns - columns % LANES
     for k in range(0, whole, LANES):
         store(out, target + k, load(x, base + k))

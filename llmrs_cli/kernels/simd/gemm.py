@@ -31,6 +31,7 @@ def code(word, position):
 
 @inner
 def widen_four(panel, side, stream, at, wide, zeros, group, first, last):
+    """Fill side `side` of the panel with groups `first` to `last` - 1 of a tile of 4-bit codes."""
     words = group // WORD
     head = LANES * 8 if wide else LANES * 4
     at += first * (head + words * LANES * 4)
@@ -58,6 +59,7 @@ def widen_four(panel, side, stream, at, wide, zeros, group, first, last):
 
 @inner
 def widen_eight(panel, side, stream, at, wide, group, first, last):
+    """Fill side `side` of the panel with groups `first` to `last` - 1 of a tile of bytes."""
     head = LANES * 4 if wide else LANES * 2
     at += first * (head + group * LANES)
     out = side
@@ -72,6 +74,7 @@ def widen_eight(panel, side, stream, at, wide, group, first, last):
 
 @inner
 def widen_dense(panel, side, stream, at, form, first, last):
+    """Fill side `side` of the panel with columns `first` to `last` - 1 of a tile of numbers of one `form`."""
     if form == SINGLE:
         for k in range(first, last):
             store(panel, side + (k - first) * PANEL, load_f32(stream, at + k * LANES * 4))

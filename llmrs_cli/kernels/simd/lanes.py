@@ -84,6 +84,7 @@ def address(context: Any, builder: Any, array_type: Any, array: Any, index: Any)
 
 
 def as_vector(builder: Any, pointer: Any, kind: Any = VECTOR) -> Any:
+    """`pointer` as one to a vector of `kind`."""
     return builder.bitcast(pointer, kind.as_pointer())
 
 

@@ -83,6 +83,7 @@ class Layout:
 
 
 def tile_count(rows: int) -> int:
+    """Tiles that hold so many rows; the last is filled up with zeros."""
     return -(-rows // LANES)
 
 

@@ -50,6 +50,7 @@ def stage(x, first, norm, eps, staged):
 
 @inner
 def finish(acc, mode, out, base, width, used, columns):
+    """Store sums; with mode ADD what stands there is added first."""
     if mode == ADD:
         acc = add_rows(acc, out, base, width, used, columns)
     store_rows(acc, out, base, width, used, columns)

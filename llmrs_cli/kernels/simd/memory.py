@@ -79,6 +79,7 @@ def store(typing: Any, array: Any, index: Any, value: Any) -> Any:
 
 
 def masked_store(builder: Any, value: Any, pointer: Any, mask: Any) -> None:
+    """Store the lanes of `value` whose bit of `mask` is set."""
     target = as_vector(builder, pointer)
     function = declare(
         builder, "llvm.masked.store.v16f32.p0", ir.VoidType(), [VECTOR, target.type, I32, MASK]

@@ -20,6 +20,7 @@ from typing import Any
 
 import numba
 
+from llmrs_cli.kernels.cache import cache_folder
 from llmrs_cli.kernels.simd import attention, crew, fill, layer, linear, logprobs, sample
 from llmrs_cli.kernels.simd.kinds import (
     BOARD,
@@ -199,8 +200,4 @@ def program_key() -> str:
 
 def default_cache() -> Path:
     """`simd` in the user's cache folder for llmrs."""
-    named = os.environ.get("LLMRS_CACHE_DIR")
-    if named:
-        return Path(named).expanduser().absolute() / "simd"
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(home) if Path(home).is_absolute() else Path.home() / ".cache") / "llmrs" / "simd"
+    return cache_folder() / "simd"

@@ -112,6 +112,7 @@ def soften_row(scores, row, length, first, last, peak, scale):
 
 @inner
 def scale_row(values, at, width, factor):
+    """Multiply `width` values from `at` on, whole vectors of them, by `factor`, in place."""
     for d in range(0, width, LANES):
         store(values, at + d, load(values, at + d) * splat(factor))
 

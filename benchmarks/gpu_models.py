@@ -3,7 +3,8 @@
     python3 -m benchmarks.gpu_models FOLDER [7b 3b 0.5b 7b-awq] [--scenarios single,throughput,…]
 
 Runs `llmrs bench` with random weights in the real shapes, a process a model, and prints one table at the end.
-Figures of other engines are those of vLLM 0.24 on one H200, same shapes and method (median of repeats).
+Figures of other engines are those of vLLM 0.24 on one H200, same shapes, median of repeats; whether it had rested before
+first tokens and prefill, as ours has half a second, is not known.
 """
 
 from __future__ import annotations

@@ -29,6 +29,7 @@ from llmrs_cli.kernels import packed_large, packed_plans, packed_small
 from llmrs_cli.kernels.dequantise import unit as dequantise_unit
 from llmrs_cli.kernels.device import CudaDevice
 from llmrs_cli.kernels.gemm import Gemm
+from llmrs_cli.kernels.launch import Kernel, Shape
 from llmrs_cli.kernels.linear_small import Epilogue
 from llmrs_cli.kernels.loader import CubinCache, Unit, default_cache
 from llmrs_cli.kernels.marlin_layout import CODE_BYTES, UNIT_TILES, Layout, unpack
@@ -209,22 +210,28 @@ def accuracy(device: CudaDevice) -> Iterator[dict[str, Any]]:
         x = cp.asnumpy(from_bits(bits, bf16)).astype(np.float64)
         out = cp.zeros((m, layout.rows), cp.float32)
         own = PackedLinear(matrix, None, None, bf16, "")
-        products.plain("add", bits, own, out)
+        kernels = launched(device, partial(products.plain, "add", bits, own, out))
         yield {
-            "kernel": kernel_of(products, own, m), "type": "bf16" if bf16 else "f16", "mean": mean, "m": m,
+            "kernel": kernels, "type": "bf16" if bf16 else "f16", "mean": mean, "m": m,
             "error": error(cp.asnumpy(out), x @ weight.values().T), **rounding_errors(weight, x, bf16),
         }  # fmt: skip
 
 
-def kernel_of(products: PackedProducts, weight: PackedLinear, m: int) -> str:
-    """What `PackedProducts.plain` multiplies M tokens by."""
-    if products._wide_plan(m, weight) is not None:
-        return "packed_wide"
-    if m <= packed_small.MAX_TOKENS:
-        return "packed_small"
-    if products._many_plan(m, weight, "add") is not None:
-        return "packed_many"
-    return "packed_large" if m <= packed_plans.TILE_TOKENS[products._hopper] else "slabs"
+def launched(device: CudaDevice, run: Callable[[], object]) -> str:
+    """The kernels of ours that `run` launches."""
+    seen: dict[str, None] = {}
+    launch = device.launch
+
+    def noted(kernel: Kernel, shape: Shape, slots: bytes) -> None:
+        seen[kernel.unit.stem] = None
+        launch(kernel, shape, slots)
+
+    device.launch = noted  # type: ignore[method-assign]
+    try:
+        run()
+    finally:
+        device.launch = launch  # type: ignore[method-assign]
+    return ", ".join(seen)
 
 
 def on_host(matrix: Packed4Matrix) -> Packed:

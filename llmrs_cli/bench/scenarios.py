@@ -43,10 +43,7 @@ def single(place: Workplace) -> Figures:
     draw = _draw()
     with place.engine(1, long + answer) as engine:
         runs = _repeated(place, engine, lambda: asks(draw, engine.vocab, 1, short, answer))
-        rested, busy = (
-            _repeated(place, engine, lambda: asks(draw, engine.vocab, 1, long, 2), rest=rest)
-            for rest in (REST, 0.0)
-        )
+        rested, busy = _rested_and_busy(place, engine, lambda: asks(draw, engine.vocab, 1, long, 2))
     return {
         "prompt_tokens": short,
         "answer_tokens": answer,
@@ -106,10 +103,7 @@ def prefill(place: Workplace) -> Figures:
     """16 prompts of 2,048 tokens at once, one token each: after a rest, and right behind each other."""
     number, prompt, draw = place.scaled(16, 2), place.scaled(2048), _draw()
     with place.engine(number, prompt + 2) as engine:
-        rested, busy = (
-            _repeated(place, engine, lambda: asks(draw, engine.vocab, number, prompt, 1), rest=rest)
-            for rest in (REST, 0.0)
-        )
+        rested, busy = _rested_and_busy(place, engine, lambda: asks(draw, engine.vocab, number, prompt, 1))
     return {
         "requests": number,
         "prompt_tokens": prompt,
@@ -235,6 +229,13 @@ def _repeated(
         time.sleep(rest)
         runs.append(serve(engine, work(), **sampling))
     return runs[1:]
+
+
+def _rested_and_busy(
+    place: Workplace, engine: EngineThread, work: Callable[[], list[Ask]]
+) -> tuple[list[Run], list[Run]]:
+    """Runs each of which comes after a rest, and runs right behind each other."""
+    return _repeated(place, engine, work, rest=REST), _repeated(place, engine, work)
 
 
 def _median(values: Any) -> float:

@@ -2,7 +2,8 @@
 //
 // many_tiles.cuh says how a block multiplies; one more warpgroup starts the copies. A wgmma reads shared memory at nearly the
 // rate at which it can be read while copies fill it, so tiles are large; and L2 gives less than the blocks of a grid would
-// read, so two blocks, a cluster, share one operand of their tiles (PAIR): each brings a half of it to both.
+// read with all but the largest, so two blocks, a cluster, may share one operand of their tiles (PAIR): each brings a half
+// of it to both.
 //
 // The copies run ahead from one turn into the next. A block brings a step when all warpgroups of both have left its stage, and
 // ends when they have left all. Weights of the first steps are on their way before wait_for_previous(). Design after the

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
+from math import inf
 from typing import Literal
 
 from llmrs_cli.kernels.launch import ceil_div
@@ -48,10 +49,8 @@ AT_ONCE_TOKENS, AT_ONCE_COLUMNS, AT_ONCE_SHARE = 1025, 3072, 0.8
 its own operands, are faster than cuBLASLt's, which take two turns."""
 FEWEST_TOKENS = 257
 """Fewer are left to `linear_wide`."""
-COARSE = ((512, 1), (2048, 256))
-"""Up to so many tokens take the tile of the next multiple of so many, more that of the next multiple of MOST_APART: few
-tiles, since each is compiled."""
-MOST_APART = 2048
+APART: tuple[tuple[float, int], ...] = ((512, 1), (2048, 256), (inf, 2048))
+"""Up to so many tokens take the tile of the next multiple of so many: few tiles, since each is compiled."""
 
 CLOCK = 1600.0
 """Cycles of a microsecond, of a GPU whose tensor cores are busy."""
@@ -183,7 +182,7 @@ def cost(plan: ManyPlan, m: int, n: int, k: int) -> float:
 
 def planned_tokens(m: int) -> int:
     """The tokens whose tile M tokens take."""
-    apart = next((apart for most, apart in COARSE if m <= most), MOST_APART)
+    apart = next(apart for most, apart in APART if m <= most)
     return ceil_div(m, apart) * apart
 
 
@@ -195,15 +194,20 @@ def plan_for(m: int, n: int, k: int, multiprocessors: int, at_once: bool = False
     """
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
-    most = planned_tokens(m)
+    best = _cheapest(planned_tokens(m), n, k, multiprocessors, at_once)
+    return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(m: int, n: int, k: int, multiprocessors: int, at_once: bool) -> ManyPlan | None:
+    """The same for as many tokens as are planned: a search that all sizes of one tile share."""
 
     def fills(plan: ManyPlan) -> bool:
-        tiles = plan.items(most, n)
+        tiles = plan.items(m, n)
         return plan.deep > 1 and plan.shared == "nothing" and AT_ONCE_SHARE <= tiles / multiprocessors <= 1
 
-    found = (plan for plan in plans(most, n, multiprocessors) if not at_once or fills(plan))
-    best = min(found, key=lambda plan: cost(plan, most, n, k), default=None)
-    return best and spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
+    found = (plan for plan in plans(m, n, multiprocessors) if not at_once or fills(plan))
+    return min(found, key=lambda plan: cost(plan, m, n, k), default=None)
 
 
 def chosen(m: int, n: int, k: int, epilogue: str, multiprocessors: int) -> ManyPlan | None:

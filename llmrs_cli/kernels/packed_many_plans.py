@@ -153,13 +153,18 @@ def plan_for(m: int, layout: Layout, multiprocessors: int) -> PackedManyPlan | N
     n, k = layout.rows, layout.columns
     if m < FEWEST_TOKENS or n % 16 or k % 8:
         return None
-    most = planned_tokens(m)
-    found = plans(most, layout, multiprocessors)
-    best = min(found, key=lambda plan: cost(plan, most, n, k), default=None)
+    best = _cheapest(planned_tokens(m), layout, multiprocessors)
     if best is None:
         return None
     plan = spread(m, n, best.tile, best.shared, best.lag, multiprocessors)
     return replace(best, blocks=plan.blocks, band=plan.band)
+
+
+@lru_cache(maxsize=4096)
+def _cheapest(m: int, layout: Layout, multiprocessors: int) -> PackedManyPlan | None:
+    """The same for as many tokens as are planned: a search that all sizes of one tile share."""
+    found = plans(m, layout, multiprocessors)
+    return min(found, key=lambda plan: cost(plan, m, layout.rows, layout.columns), default=None)
 
 
 def chosen(m: int, layout: Layout, epilogue: str, multiprocessors: int) -> PackedManyPlan | None:

@@ -62,6 +62,12 @@ def test_gate(device: CudaDevice, bf16: bool, f: int) -> None:
     assert error(widened(out, bf16) / headroom(bf16), gate / (1 + np.exp(-gate)) * up) < rounding(bf16)
 
 
+def rotations(rng: np.random.Generator, d: int) -> np.ndarray:
+    """(50, D) cosines, then sines, of 50 positions."""
+    angles = rng.uniform(0, 6, (50, d // 2))
+    return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
 @pytest.mark.parametrize("bf16", TYPES)
 @pytest.mark.parametrize("d", [16, 64, 96, 128, 256])
 @pytest.mark.parametrize("normed", [True, False])
@@ -69,8 +75,7 @@ def test_rotation_and_store(device: CudaDevice, bf16: bool, d: int, normed: bool
     rng = np.random.default_rng(d)
     tokens, heads, kv_heads, blocks = 9, 6, 2, 4
     qkv, wide = halves(rng.standard_normal((tokens, (heads + 2 * kv_heads) * d)), bf16)
-    angles = rng.uniform(0, 6, (50, d // 2))
-    table = np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    table = rotations(rng, d)
     positions = rng.integers(0, 50, tokens).astype(np.int32)
     slots = rng.permutation(blocks * 64)[:tokens].astype(np.int32)
     slots[4] = -1
@@ -112,8 +117,7 @@ def test_a_token_is_turned_to_the_same_bits_among_many_and_few(
     rng = np.random.default_rng(d)
     tokens, few, heads, kv_heads = MANY_TOKENS + 5, 37, 4, 2
     qkv, _ = halves(rng.standard_normal((tokens, (heads + 2 * kv_heads) * d)), bf16)
-    angles = rng.uniform(0, 6, (50, d // 2))
-    table = cp.asarray(np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32))
+    table = cp.asarray(rotations(rng, d))
     positions = cp.asarray(rng.integers(0, 50, tokens).astype(np.int32))
     slots = cp.arange(tokens, dtype=cp.int32)
     norms = [cp.asarray(rng.standard_normal(d).astype(np.float32)) if normed else None for _ in range(2)]

@@ -78,7 +78,6 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
         if (threadIdx.x == 0) {
             barrier_init(all_sent, 1);
             barriers_ready();
-            barrier_expect(all_sent, BLOCKS * group * SENT);
         }
         cluster_begin();
     }
@@ -168,7 +167,10 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
         if (c == 0) *reinterpret_cast<float2*>(mine + HEAD_DIM) = make_float2(seen.top[r], seen.mass[r]);
     }
     __syncthreads();
-    if constexpr (BLOCKS > 1) cluster_begun();
+    if constexpr (BLOCKS > 1) {
+        if (threadIdx.x == 0) barrier_expect(all_sent, BLOCKS * group * SENT);
+        cluster_begun();
+    }
     HALF* result = p.out + (i64(token) * p.kv_heads + head) * group * HEAD_DIM;
 #pragma unroll 1
     for (int i = threadIdx.x; i < group * QUARTERS; i += WARPS * 32) {

@@ -105,7 +105,10 @@ DEVICE void widen_tiles(const Work& work, const Shared& shared, const u8* memory
             if (half == 0) barrier_wait(shared.here + (codes.warp * CODE_STAGES + held.at) * 8, held.phase);
             const u8* tiles = memory + held.at * CODE_STAGE_BYTES;
             const u32 rows = shared.ring + slot.at * STAGE_BYTES + X_BYTES;
-            auto read = [&](int i) { return Narrow(tiles + min(codes.warp + i * WIDENERS, TILES - 1) * TILE_BYTES, half); };
+            auto read = [&](int i) {  // where there is no tile more, the warp's first again: it knows only of its own
+                const int tile = codes.warp + i * WIDENERS;
+                return Narrow(tiles + (tile < TILES ? tile : codes.warp) * TILE_BYTES, half);
+            };
             Narrow next = read(0);
             barrier_wait(shared.empty + slot.at * 8, slot.phase ^ 1);
 #pragma unroll

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-import subprocess
+import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.gpu import sanitize
+
+QUIET = 'echo "tests/gpu/test_x.py::test_one PASSED"'
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A compute-sanitizer that does what is written into it."""
+    path = tmp_path / "compute-sanitizer"
+    path.write_text("")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return path
+
+
+def does(tool: Path, script: str) -> None:
+    tool.write_text(f"#!/bin/sh\n{script}\n")
 
 
 def test_the_tests_of_kernels_are_run_and_long_ones_are_not() -> None:
@@ -18,18 +33,47 @@ def test_the_tests_of_kernels_are_run_and_long_ones_are_not() -> None:
     assert all((Path(sanitize.__file__).parent / f"test_{name}.py").exists() for name in sanitize.APART)
 
 
-def test_each_tool_runs_once_and_a_report_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+def test_each_file_runs_once_under_each_tool(tool: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    does(tool, QUIET)
+    assert sanitize.main(["memcheck", "--only", "sample,attention"]) == 0
+    assert sanitize.main(["--only", "sample"]) == 0
+    assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == [
+        "memcheck test_attention: clean", "memcheck test_sample: clean",
+        "memcheck test_sample: clean", "racecheck test_sample: clean",
+    ]  # fmt: skip
 
-    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
-        asked.append(command[command.index("--tool") + 1])
-        return subprocess.CompletedProcess(command, sanitize.REPORTED if asked[-1] == "racecheck" else 0)
 
-    monkeypatch.setattr("tests.gpu.sanitize.subprocess.run", run)
-    monkeypatch.setattr("tests.gpu.sanitize.shutil.which", lambda name: f"/bin/{name}")
-    assert sanitize.main(["memcheck"]) == 0
-    assert sanitize.main([]) == 1
-    assert asked == ["memcheck", "memcheck", "racecheck"]
+@pytest.mark.parametrize(
+    "script",
+    [
+        f"{QUIET}; exit {sanitize.REPORTED}",
+        f"{QUIET}; exit 1",
+        f"{QUIET}; echo '.========= Warning: Race reported'",
+        f"{QUIET}; echo '========= Error: Race reported'",
+        "exit 0",
+    ],
+)
+def test_a_report_a_failure_and_a_file_without_tests_are_failures(
+    tool: Path, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(tool, script)
+    assert sanitize.main(["racecheck", "--only", "sample"]) == 1
+    assert "racecheck test_sample: NOT CLEAN" in capsys.readouterr().out
+
+
+def test_a_file_whose_time_is_up_tells_what_it_has_checked(
+    tool: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    does(tool, f"{QUIET}; sleep 60")
+    assert sanitize.main(["racecheck", "--only", "sample", "--seconds", "0.5"]) == 0
+    assert capsys.readouterr().out == "racecheck test_sample: clean, 1 passed, 0 reports, so far\n"
+    does(tool, "echo '========= Error: Race reported'; sleep 60")
+    assert sanitize.main(["racecheck", "--only", "sample", "--seconds", "0.5"]) == 1
+
+
+def test_a_name_that_no_file_has_is_not_clean(tool: Path) -> None:
+    does(tool, QUIET)
+    assert sanitize.main(["--only", "nothing"]) == 1
 
 
 def test_without_the_tool_it_says_so(

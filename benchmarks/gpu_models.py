@@ -148,6 +148,7 @@ IN_README = (
     "tok/s, 64 of 256 running",
     "first token after 1,200, ms",
     "prefill 16 x 2,048, tok/s",
+    "start to first token, s",
 )
 """Targets that the README shows."""
 
@@ -166,7 +167,9 @@ def readme_table(records: Sequence[dict[str, Any]]) -> str:
 def _cell(model: str, name: str, scenarios: dict[str, Any]) -> str:
     target = next(target for target in TARGETS[model] if target.name == name)
     value = target.found(scenarios)
-    return "" if value is None else f"{_figure(value)} ({_figure(target.other or 0)})"
+    if value is None:
+        return ""
+    return _figure(value) if target.other is None else f"{_figure(value)} ({_figure(target.other)})"
 
 
 def _figure(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks.gpu_models import SCENARIOS as RUN
-from benchmarks.gpu_models import TARGETS, Target, command, table
+from benchmarks.gpu_models import TARGETS, Target, command, readme_table, table
 from llmrs_cli.bench import scenarios
 from llmrs_cli.bench.client import Answer, Run
 from llmrs_cli.cli.bench_names import NAMES
@@ -104,3 +104,14 @@ def test_the_command_is_one_that_there_is() -> None:
     words = command("7b", ["single", "mixed"])
     assert words[words.index("bench") + 1] == "qwen2.5-7b"
     assert words.count("-s") == 2
+
+
+def test_the_readme_shows_the_other_engine_only_where_its_figure_is_known() -> None:
+    records = [
+        {"model": "qwen2.5-7b", "scenarios": {"startup": {"warm_s": 3.4619}, "single": {"token_ms": 3.549}}},
+        {"model": "qwen2.5-3b", "scenarios": {"startup": {"warm_s": 2.9939}}},
+    ]
+    shown = readme_table(records).splitlines()
+    assert shown[0] == "| Qwen2.5 | 7b | 3b |"
+    assert "| ms a token, one request | 3.55 (4.86) |  |" in shown
+    assert "| start to first token, s | 3.46 (70.0) | 2.99 |" in shown

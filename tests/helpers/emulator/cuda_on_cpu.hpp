@@ -650,16 +650,9 @@ inline void load_matrices_transposed(u32 (&r)[4], u32 address) {
     });
 }
 
-// wgmma reads its registers when it is issued and shared memory as late as it may: when it is waited for.
-struct Product { float* d; int sums; u32 a[4]; u64 x; bool add; };
-OF_BLOCK std::vector<std::vector<Product>> in_flight(1024);
 inline void fence_for_wgmma() {}
 inline void wgmma_begin() {}
 template <int NT> void wgmma_results(float (&)[NT][4]) {}
-template <int NT> void wgmma(float (&d)[NT][4], const u32 (&a)[4], u64 x, bool add) {
-    if (x >> 62 != 1 || (x >> 32 & 0x3fff) != 64 || (x >> 49 & 7)) fail("a descriptor that the model does not know");
-    in_flight[threadIdx.x].push_back({&d[0][0], NT * 4, {a[0], a[1], a[2], a[3]}, x, add});
-}
 // Element (n, k) of the 16 columns at the descriptor: 128 bytes a row, pieces of 16 bytes swizzled by address bits 7–9.
 inline float operand_at(u64 x, int n, int k) {
     const u32 plain = u32(x & 0x3fff) * 16 + n / 8 * 1024 + n % 8 * 128 + k * 2;
@@ -667,30 +660,6 @@ inline float operand_at(u64 x, int n, int k) {
     HALF bits;
     std::memcpy(&bits, shared_at(address, 2), 2);
     return value_of(bits);
-}
-inline void wgmma_wait() {
-    meet(block.warpgroups[threadIdx.x / 128], threadIdx.x % 128, &in_flight[threadIdx.x], [](void** all) {
-        auto of = [&](int thread) -> std::vector<Product>& { return *static_cast<std::vector<Product>*>(all[thread]); };
-        for (size_t which = 0; which < of(0).size(); which++)
-            for (int warp = 0; warp < 4; warp++) {
-                float a[16][16];
-                for (int lane = 0; lane < 32; lane++)
-                    for (int i = 0; i < 8; i++)
-                        a[lane / 4 + i / 2 % 2 * 8][lane % 4 * 2 + i % 2 + i / 4 * 8] =
-                            half_of(of(warp * 32 + lane)[which].a[i / 2], i % 2);
-                for (int lane = 0; lane < 32; lane++) {
-                    const Product& own = of(warp * 32 + lane)[which];
-                    if (own.x != of(0)[which].x) fail("threads of a warpgroup disagree about an operand");
-                    for (int i = 0; i < own.sums; i++) {
-                        const int row = lane / 4 + i / 2 % 2 * 8, n = i / 4 * 8 + lane % 4 * 2 + i % 2;
-                        float sum = own.add ? own.d[i] : 0.0f;
-                        for (int k = 0; k < 16; k++) sum += a[row][k] * operand_at(own.x, n, k);
-                        own.d[i] = sum;
-                    }
-                }
-            }
-        for (int thread = 0; thread < 128; thread++) of(thread).clear();
-    });
 }
 
 #include "stores.hpp"

@@ -1,6 +1,7 @@
 // Warpgroups of a block by themselves, for the CPU: named barriers, and wgmma whose series are waited for one by one.
 //
-// A product happens when its series is waited for and no sooner: until then its sums hold what they held before.
+// A product happens when its series is waited for and no sooner: until then its sums hold what they held before. It reads its
+// registers when it is issued, and shared memory when it happens.
 #pragma once
 
 #ifndef TOGETHER
@@ -87,6 +88,13 @@ template <int LEFT> void wgmma_wait() {
             for (int thread = 0; thread < 128; thread++) own(thread).closed.erase(own(thread).closed.begin());
         }
     });
+}
+
+// The form with the first operand in registers, whose sums are named when all is over.
+inline void wgmma_wait() { wgmma_wait<0>(); }
+template <int NT> void wgmma(float (&d)[NT][4], const u32 (&a)[4], u64 x, bool add) {
+    if (x >> 62 != 1 || (x >> 32 & 0x3fff) != 64 || (x >> 49 & 7)) fail("a descriptor that the model does not know");
+    series_of[threadIdx.x].open.push_back({&d[0][0], NT * 4, true, {a[0], a[1], a[2], a[3]}, 0, x, false, add});
 }
 
 // The form with both operands in shared memory, whose sums are named when they are waited for.

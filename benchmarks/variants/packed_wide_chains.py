@@ -1,15 +1,13 @@
 """Plans of packed_wide for each product of a layer, each in a chain of its own, the fastest checked against packed_large.
 
 Run on a GPU from the repository root: python3 -m benchmarks.variants.packed_wide_chains OUT.json [7b] [16 32 64 …]
-Beside what is chosen stand, for each number of warpgroups, the cheapest plans by the guess of packed_wide_plans, and all of
-these with steps in runs of two. A chain of one kernel leaves out its neighbours: bodies are timed by
-benchmarks.variants.packed.
+Beside what is chosen stand, for each number of warpgroups, the cheapest plans by the guess of packed_wide_plans. A chain of
+one kernel leaves out its neighbours: bodies are timed by benchmarks.variants.packed.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,20 +42,18 @@ def products(name: str) -> dict[Layout, Epilogue]:
 
 
 def candidates(m: int, layout: Layout, multiprocessors: int) -> list[PackedWidePlan]:
-    """What is chosen first, then the cheapest of each number of warpgroups by the guess, then these in runs of two steps."""
+    """What is chosen first, then the cheapest of each number of warpgroups by the guess."""
     chosen = plan_for(m, layout, multiprocessors)
     assert chosen is not None
     found = sorted(plans(m, layout, multiprocessors), key=lambda plan: cost(plan, m, layout))
     alike: dict[int, list[PackedWidePlan]] = {}
     for plan in found:
         alike.setdefault(plan.warpgroups, []).append(plan)
-    tried = [chosen, *(plan for some in alike.values() for plan in some[:BEST])]
-    return list(dict.fromkeys([*tried, *(replace(plan, run=2) for plan in tried)]))
+    return list(dict.fromkeys([chosen, *(plan for some in alike.values() for plan in some[:BEST])]))
 
 
 def label(plan: PackedWidePlan) -> str:
-    runs = ", runs of two" if plan.run > 1 else ""
-    return f"{plan.warpgroups * 64} x {plan.tokens}, {plan.blocks} blocks, slices {plan.slices}{runs}"
+    return f"{plan.warpgroups * 64} x {plan.tokens}, {plan.blocks} blocks, slices {plan.slices}"
 
 
 def error(device: CudaDevice, plan: PackedWidePlan, epilogue: Epilogue, m: int, layout: Layout) -> float:

@@ -168,6 +168,7 @@ template <int BLOCKS> DEVICE void attend(const Step& p) {
     }
     __syncthreads();
     if constexpr (BLOCKS > 1) {
+        // What others send may come before: the barrier cannot leave its phase until it is told.
         if (threadIdx.x == 0) barrier_expect(all_sent, BLOCKS * group * SENT);
         cluster_begun();
     }

@@ -30,9 +30,6 @@
 #ifndef SPARE
 #define SPARE 0
 #endif
-#ifndef RUN
-#define RUN 1
-#endif
 #define WARPS (4 * WGS + 4)
 #include "cluster_barrier.cuh"
 #include "packed4.cuh"
@@ -43,7 +40,6 @@
 constexpr int MULTIPLIERS = 128 * WGS, THREADS = WARPS * 32, NT = TOKENS / 8;
 constexpr int HALF_BYTES = TOKENS * 128, X_BYTES = 2 * HALF_BYTES;  // 64 columns of x, and a step's
 constexpr int STAGE_BYTES = (X_BYTES + WGS * UNIT_BYTES + 1023) / 1024 * 1024;
-constexpr int STEP_GROUPS = TILE_COLUMNS / GROUP;
 constexpr int SHARE = (NT + SLICES - 1) / SLICES;           // eights of tokens that a block writes, at most
 constexpr int EIGHT_BYTES = UNIT_ROWS * 8 * 4;              // sums of a warpgroup and eight tokens
 constexpr int GROUP_BYTES = SHARE * (SLICES - 1) * EIGHT_BYTES, SUM_BYTES = WGS * GROUP_BYTES;  // from the other blocks
@@ -51,8 +47,6 @@ constexpr int GROUP_BYTES = SHARE * (SLICES - 1) * EIGHT_BYTES, SUM_BYTES = WGS 
 // can do without goes to the others.
 constexpr int COPYING = 32, LAUNCHED = 65536 / (THREADS + SPARE) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
 constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
-
-template <int N> struct Constant { static constexpr int value = N; };
 
 typedef float Sums[NT][4];  // of rows g and g + 8 (i / 2) of a warp's 16, and of tokens 8n + 2c + i % 2
 
@@ -135,11 +129,11 @@ DEVICE void copy_tokens(const Work& work, const Shared& shared, const TensorMap&
     }
 }
 
-// Sums over the columns of one group, of which the first step is `first`, begin. x: the stage's tokens. `alone` runs when no
-// products begun before this group's are on their way; `meanwhile` when all of its own are, and may replace the codes.
-template <int SETS, class Alone, class Meanwhile>
-DEVICE void begin_group(Sums& sum, const uint4 (&codes)[2], const Head& head, u64 x, int first, const Alone& alone,
-                        const Meanwhile& meanwhile) {
+// Sums over the columns of one group, of which the first step is `first`. x: the stage's tokens. `meanwhile` runs while the
+// tensor cores are busy, and may replace the codes.
+template <class Meanwhile>
+DEVICE void multiply_group(Sums& sum, const uint4 (&codes)[2], const Head& head, u64 x, int first,
+                           const Meanwhile& meanwhile) {
     u32 a[GROUP_STEPS][4];
 #pragma unroll
     for (int i = 0; i < GROUP_STEPS; i += 2) {  // the tensor cores are busy with two steps while two are decoded
@@ -152,19 +146,14 @@ DEVICE void begin_group(Sums& sum, const uint4 (&codes)[2], const Head& head, u6
             wgmma(sum, a[j], further(x, step / 4 * HALF_BYTES + step % 4 * 32), j != 0);
         }
         wgmma_end();
-        if (i + 2 < GROUP_STEPS || SETS > 1 && i == 0) wgmma_wait<1>();  // else all is decoded before the second series
-        if (i == 0) alone();
+        if (i + 2 < GROUP_STEPS) wgmma_wait<1>();  // else the compiler would decode all before the second series
     }
     meanwhile();
+    wgmma_wait();
+    wgmma_results(sum);
 }
 
-DEVICE void clear(Sums& sum) {
-#pragma unroll
-    for (int n = 0; n < NT; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
-}
-
-// The sums of a warpgroup over its steps of K; `ring` is where the ring's address points. In a run of several steps the sums of
-// a group are scaled, and its stage is left, while the products of the next are on their way.
+// The sums of a warpgroup over its steps of K; `ring` is where the ring's address points.
 DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slot<STAGES>& slot, Sums& total) {
     const int lane = threadIdx.x % 32, tile_at = X_BYTES + threadIdx.x / 32 * TILE_BYTES;
     uint4 codes[2];
@@ -175,56 +164,31 @@ DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slo
         next = read_head(tile, 0, lane / 4);
         for (int half = 0; half < 2; half++) codes[half] = read_codes(tile, half, lane);
     };
-    auto scale = [&](Sums& sum, const Head& head) {
-        wgmma_results(sum);
 #pragma unroll
-        for (int n = 0; n < NT; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++) total[n][i] += head.scale[i / 2] * sum[n][i];
-    };
-    auto leave = [&](int at) {
-        if (lane == 0) barrier_arrive(shared.empty + at * 8);
-    };
-    clear(total);
+    for (int n = 0; n < NT; n++) total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0.0f;
     read();
-    auto run = [&](int first, auto steps) {
-        constexpr int GROUPS = decltype(steps)::value * STEP_GROUPS, SETS = GROUPS > 1 && RUN > 1 ? 2 : 1;
-        Sums sums[SETS];
-        Head heads[SETS];
-        int at[decltype(steps)::value];
+#pragma unroll 1
+    for (int step = turn.first; step < turn.past; step++) {
+        const int at = uniform(slot.at);
 #pragma unroll
-        for (int i = 0; i < GROUPS; i++) {
-            const int step = i / STEP_GROUPS, group = i % STEP_GROUPS;
-            if (group == 0) at[step] = uniform(slot.at);
-            heads[i % SETS] = next;
-            begin_group<SETS>(
-                sums[i % SETS], codes, heads[i % SETS], wgmma_operand(shared.ring + at[step] * STAGE_BYTES, 0),
-                group * GROUP_STEPS,
-                [&] {
-                    if (SETS == 1 || i == 0) return;
-                    scale(sums[(i - 1) % SETS], heads[(i - 1) % SETS]);
-                    if (group == 0) leave(at[step - 1]);
-                },
-                [&] {
-                    if (group < STEP_GROUPS - 1) {
-                        next = read_head(ring + at[step] * STAGE_BYTES + tile_at, group + 1, lane / 4);
-                        return;
-                    }
-                    slot.next();
-                    if (first + step + 1 < turn.past) read();
-                });
-            if (SETS > 1 && i < GROUPS - 1) continue;
-            wgmma_wait();
-            scale(sums[i % SETS], heads[i % SETS]);
-            if (group == STEP_GROUPS - 1) leave(at[step]);
+        for (int group = 0; group < TILE_COLUMNS / GROUP; group++) {
+            Sums sum;
+            const Head head = next;
+            multiply_group(sum, codes, head, wgmma_operand(shared.ring + at * STAGE_BYTES, 0), group * GROUP_STEPS, [&] {
+                if (group < TILE_COLUMNS / GROUP - 1) {
+                    next = read_head(ring + at * STAGE_BYTES + tile_at, group + 1, lane / 4);
+                    return;
+                }
+                slot.next();
+                if (step + 1 < turn.past) read();
+            });
+#pragma unroll
+            for (int n = 0; n < NT; n++)
+#pragma unroll
+                for (int i = 0; i < 4; i++) total[n][i] += head.scale[i / 2] * sum[n][i];
         }
-    };
-    int step = turn.first;
-#pragma unroll 1
-    for (; step + RUN <= turn.past; step += RUN) run(step, Constant<RUN>());
-    if constexpr (RUN > 1)
-#pragma unroll 1
-        for (; step < turn.past; step++) run(step, Constant<1>());
+        if (lane == 0) barrier_arrive(shared.empty + at * 8);
+    }
 }
 
 // Without slices: a few eights of tokens at a time, since each visit to memory takes long.

@@ -29,7 +29,6 @@ def unit(bf16: bool, layout: Layout, plan: PackedWidePlan, epilogue: Epilogue) -
         ("STAGES", plan.stages(layout)),
         ("SLICES", plan.slices),
         ("SPARE", plan.spare),
-        ("RUN", plan.run),
         ("EPILOGUE", EPILOGUES.index(epilogue)),
     )
     return Unit("packed_wide", (("BF16", int(bf16)), ("GROUP", layout.group), *sizes))

@@ -51,8 +51,6 @@ class PackedWidePlan:
     """That multiply, 64 rows each."""
     slices: int = 1
     """Blocks that share the columns of each tile behind the last turn of whole ones."""
-    run: int = 1
-    """Steps in a row whose sums are scaled behind each other's products: 1 or 2"""
 
     @property
     def spare(self) -> int:

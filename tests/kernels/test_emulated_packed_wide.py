@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -130,15 +129,3 @@ def test_the_sum_is_scaled_before_its_bias(gpu: EmulatedDevice) -> None:
     case = Case(False, 12, 64, 256, 128)
     plain, half = (product(gpu, case, ALONE, "logits", alpha) for alpha in (1.0, 0.5))
     np.testing.assert_allclose(half - case.bias, (plain - case.bias) / 2, rtol=1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize("group", [32, 64, 128])
-@pytest.mark.parametrize("plan", [ALONE, SLICED, PackedWidePlan(4, 64, 1, 4)], ids=str)
-def test_no_bit_depends_on_how_many_steps_are_a_run(
-    gpu: EmulatedDevice, plan: PackedWidePlan, group: int
-) -> None:
-    """Steps in pairs, and one that is left over."""
-    case = Case(True, 19, 80, 1160, group)
-    usual = product(gpu, case, plan, "logits")
-    case.check("logits", usual)
-    assert np.array_equal(product(gpu, case, replace(plan, run=2), "logits"), usual)

@@ -15,10 +15,11 @@ Lane 4g + c holds, in the word of step s, rows g and g + 8 and columns k = 16s +
     row g      pair 0 (low, high)      pair 2
     row g + 8  pair 1                  pair 3
 
-Pair p has its low code at bits 4p and its high code at bits 4p + 16, and the whole word is then rotated left by
-6: rotating right by 4p puts the pair on the upper mantissa bits of two float16 numbers, and with the exponent of 16
-ored in they read 16 + code exactly (by 4p + 3: of two bfloat16 numbers). The zero is stored plainly: 16 + zero is
-made of it in the same way, and the difference is exact.
+Pair p has its low code at bits 4p and its high code at bits 4p + 16. So without a shift pairs 0 and 1 stand on the
+mantissa bits of two float16 numbers each, and with the exponents of 1024 and of 64 ored in they read 1024 + code and
+64 + code exactly; pairs 2 and 3 likewise after a shift by 8. A bfloat16 number has room for four bits at its end:
+128 + code, after a shift by 4p. The zero is stored plainly: what a zero code would read is made of it in the same way,
+and the difference is exact.
 
 Four tiles below one another, 64 rows, make a unit, and memory holds units [64 rows][128 columns]: a run of units
 along K is contiguous. Rows and columns that fill up the last unit have codes, scales and zeros of 0.
@@ -33,7 +34,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-VERSION = 1
+VERSION = 2
 """Of the order, for what is stored in it; higher with every change."""
 TILE_ROWS, TILE_COLUMNS = 16, 128
 UNIT_TILES = 4
@@ -44,8 +45,6 @@ HEAD_BYTES = 4 * TILE_ROWS
 """Of one group in a tile."""
 GROUPS = (128, 64, 32)
 """Columns that may share a scale in a tile."""
-ROTATION = 6
-"""Bits by which a word is rotated left."""
 
 _HALVES, _STEPS, _LANES = 2, 4, 32
 Bytes = NDArray[np.uint8]
@@ -143,16 +142,13 @@ def turned(words: Sequence[Words]) -> list[Words]:
 
 
 def to_words(pairs: Words) -> Words:
-    """Pair p in byte p, low code in the low nibble → pair p at bits 4p and 4p + 16, rotated left by 6."""
-    words = _gathered(pairs & _NIBBLES) | (_gathered((pairs >> np.uint32(4)) & _NIBBLES) << np.uint32(16))
-    rotated: Words = (words << np.uint32(ROTATION)) | (words >> np.uint32(32 - ROTATION))
-    return rotated
+    """Pair p in byte p, low code in the low nibble → pair p at bits 4p and 4p + 16."""
+    return _gathered(pairs & _NIBBLES) | (_gathered((pairs >> np.uint32(4)) & _NIBBLES) << np.uint32(16))
 
 
 def from_words(words: Words) -> Words:
     """Inverse of `to_words`."""
-    plain: Words = (words >> np.uint32(ROTATION)) | (words << np.uint32(32 - ROTATION))
-    return _scattered(plain & np.uint32(0xFFFF)) | (_scattered(plain >> np.uint32(16)) << np.uint32(4))
+    return _scattered(words & np.uint32(0xFFFF)) | (_scattered(words >> np.uint32(16)) << np.uint32(4))
 
 
 _NIBBLES = np.uint32(0x0F0F0F0F)

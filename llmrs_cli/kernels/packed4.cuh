@@ -33,15 +33,15 @@ DEVICE u32 mask_or(u32 bits, u32 mask, u32 also) {
     return out;
 }
 
-// In a float16 number a code takes mantissa bits 6 to 9 beside the exponent of 16, or bits 2 to 5 beside that of 256, so one
-// rotation serves two pairs. bfloat16 has bits for the first alone.
-constexpr u32 EVEN_UNIT = BF16 ? 0x00080008u : 0x00040004u, EVEN_BASE = BF16 ? 0x41804180u : 0x5c005c00u;
-constexpr u32 ODD_UNIT = BF16 ? 0x00080008u : 0x00400040u, ODD_BASE = BF16 ? 0x41804180u : 0x4c004c00u;
+// In a float16 number a code takes mantissa bits 0 to 3 beside the exponent of 1024, or bits 4 to 7 beside that of 64, so one
+// shift serves two pairs. bfloat16 has bits for the first alone, beside the exponent of 128.
+constexpr u32 EVEN_UNIT = 0x00010001u, EVEN_BASE = BF16 ? 0x43004300u : 0x64006400u;
+constexpr u32 ODD_UNIT = BF16 ? 0x00010001u : 0x00100010u, ODD_BASE = BF16 ? 0x43004300u : 0x54005400u;
 constexpr u32 SIGNS = 0x80008000u;
 
 // What the codes of a group need, for rows g and g + 8 of a tile.
 struct Head {
-    u32 offset[2];  // -(16 or 256 + zero), twice
+    u32 offset[2];  // -(base + zero), twice
     float scale[2];
 };
 
@@ -51,6 +51,26 @@ DEVICE Head read_head(const u8* tile, int group, int g) {
     head.offset[0] = (words.x >> 16) * EVEN_UNIT + (EVEN_BASE | SIGNS), head.scale[0] = float_of_f16(words.x & 0xffffu);
     head.offset[1] = (words.y >> 16) * ODD_UNIT + (ODD_BASE | SIGNS), head.scale[1] = float_of_f16(words.y & 0xffffu);
     return head;
+}
+
+// Beside an exponent of 0 float16 reads a code on those bits as code · 2⁻²⁴ or code · 2⁻²⁰: a subnormal number, which the tensor
+// cores multiply as exactly as others. So codes can be multiplied as they are, if the sum of x times the zero is taken from
+// their sums: one subtraction for each sum and group instead of one for each pair of codes. Codes of at most 15 lose
+// little to that; where bfloat16 would need 128 + code, too much would be lost.
+struct PlainHead {
+    float zero[2], scale[2];  // in the units of the codes
+};
+
+DEVICE PlainHead read_plain_head(const u8* tile, int group, int g) {
+    const uint2 words = *reinterpret_cast<const uint2*>(tile + CODE_BYTES + group * HEAD_BYTES + g * 8);
+    const float even = float_of_f16(words.x & 0xffffu) * 0x1p24f, odd = float_of_f16(words.y & 0xffffu) * 0x1p20f;
+    return {{float_of_f16(words.x >> 16), float_of_f16(words.y >> 12 & 0x1f0u)}, {even, odd}};
+}
+
+// The A registers of one step, as `decode` finds them.
+DEVICE void plain_codes(u32 word, u32 (&a)[4]) {
+#pragma unroll
+    for (int pair = 0; pair < 4; pair++) a[pair] = mask_or(word >> pair / 2 * 8, 0x000f000fu << pair % 2 * 4, 0);
 }
 
 // Four steps of a lane's codes.
@@ -66,8 +86,7 @@ DEVICE u32 word_of(const uint4& words, int step) {
 DEVICE void decode(u32 word, const Head& head, u32 (&a)[4]) {
 #pragma unroll
     for (int pair = 0; pair < 4; pair += 2) {
-        const u32 odd = __funnelshift_r(word, word, 4 * pair + (BF16 ? 7 : 4));
-        const u32 even = BF16 ? __funnelshift_r(word, word, 4 * pair + 3) : odd;
+        const u32 even = word >> 4 * pair, odd = BF16 ? even >> 4 : even;
         a[pair] = add_pairs(mask_or(even, 15 * EVEN_UNIT, EVEN_BASE), head.offset[0]);
         a[pair + 1] = add_pairs(mask_or(odd, 15 * ODD_UNIT, ODD_BASE), head.offset[1]);
     }

@@ -2,15 +2,15 @@
 //
 // A value is (code - zero) · scale, rounded once to the 16-bit type: what dequantise.cu makes of it. To float16 two values at
 // a time: codes minus zeros are exact, and one multiplication rounds. Where that could be more than float16 holds, and to
-// bfloat16, which a scale of 11 bits does not fit, by way of float32: on mantissa bits beside an exponent a code reads 512 +
-// code, or 32 + code, and one multiplication with an addition takes away (512 + zero) · scale. Both products are exact.
+// bfloat16, which a scale of 11 bits does not fit, by way of float32: on mantissa bits beside an exponent a code reads 128 +
+// code, or 2048 + code, and one multiplication with an addition takes away (128 + zero) · scale. Both products are exact.
 #pragma once
 #include "many_epilogue.cuh"
 #include "packed4.cuh"
 
-// Codes of row g stand at bits 14 … 17 of a word that is turned by whole bytes, those of row g + 8 at bits 18 … 21.
-constexpr u32 UPPER_CODE = 0x0003c000, UPPER_ZERO = 0x0007c000, UPPER_BASE = 0x44000000;  // 512
-constexpr u32 LOWER_CODE = 0x003c0000, LOWER_ZERO = 0x007c0000, LOWER_BASE = 0x42000000;  // 32
+// Codes of row g stand at bits 16 … 19 of a word that is turned by whole bytes, those of row g + 8 at bits 12 … 15.
+constexpr u32 UPPER_CODE = 0x000f0000, UPPER_ZERO = 0x001f0000, UPPER_BASE = 0x43000000;  // 128
+constexpr u32 LOWER_CODE = 0x0000f000, LOWER_ZERO = 0x0001f000, LOWER_BASE = 0x45000000;  // 2048
 constexpr int HALF_GROUPS = GROUP < 64 ? 64 / GROUP : 1;  // that 64 columns of a tile have
 
 // Rounded to the 16-bit type as pack2 does, numbers that are too large for it to the largest, in one instruction.
@@ -47,13 +47,13 @@ struct Scaling {
 
 // One step: rows g, g + 8, g, g + 8; columns 2c, 2c, 2c + 8, 2c + 8 and the next ones.
 DEVICE void widen(u32 word, const Scaling& upper, const Scaling& lower, u32 (&a)[4]) {
-    const u32 turned[4] = {__funnelshift_r(word, word, 24), __funnelshift_r(word, word, 8), word,
-                           __funnelshift_r(word, word, 16)};
+    auto turned = [&](int bytes) { return __funnelshift_r(word, word, bytes % 4 * 8); };
 #pragma unroll
-    for (int pair = 0; pair < 4; pair += 2) {
-        const u32 low = turned[pair], high = turned[pair + 1];
-        a[pair] = pack_saturated(upper(mask_or(low, UPPER_CODE, UPPER_BASE)), upper(mask_or(high, UPPER_CODE, UPPER_BASE)));
-        a[pair + 1] = pack_saturated(lower(mask_or(low, LOWER_CODE, LOWER_BASE)), lower(mask_or(high, LOWER_CODE, LOWER_BASE)));
+    for (int half = 0; half < 2; half++) {
+        const u32 g[2] = {turned(half + 2), turned(half)}, below[2] = {turned(half + 3), turned(half + 1)};
+        a[2 * half] = pack_saturated(upper(mask_or(g[0], UPPER_CODE, UPPER_BASE)), upper(mask_or(g[1], UPPER_CODE, UPPER_BASE)));
+        a[2 * half + 1] =
+            pack_saturated(lower(mask_or(below[0], LOWER_CODE, LOWER_BASE)), lower(mask_or(below[1], LOWER_CODE, LOWER_BASE)));
     }
 }
 
@@ -105,8 +105,8 @@ DEVICE void widen_half(const Narrow& narrow, u32 rows) {
 #pragma unroll
     for (int group = 0; group < HALF_GROUPS; group++) {
         const uint2 head = narrow.heads[group];
-        const Scaling upper(head.x, mask_or(head.x >> 2, UPPER_ZERO, UPPER_BASE));
-        const Scaling lower(head.y, mask_or(head.y << 2, LOWER_ZERO, LOWER_BASE));
+        const Scaling upper(head.x, mask_or(head.x, UPPER_ZERO, UPPER_BASE));
+        const Scaling lower(head.y, mask_or(head.y >> 4, LOWER_ZERO, LOWER_BASE));
         store(group, [&](u32 word, u32 (&a)[4]) { widen(word, upper, lower, a); });
     }
 }

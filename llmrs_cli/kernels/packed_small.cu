@@ -5,7 +5,8 @@
 // are dealt to its warps one by one, and each warp streams its own through a ring in shared memory: no barrier, and the
 // stream does not stop between turns. A warp leaves its sums of a turn in shared memory, and the block meets when `held`
 // turns wait, or once at its end. Some of the first steps are on their way before wait_for_previous(). Weights are the
-// first operand of mma.m16n8k16, codes minus zeros exactly; a group's sums are scaled in float32.
+// first operand of mma.m16n8k16: codes minus zeros of bfloat16, codes as they are of float16, both exactly. A group's sums
+// are scaled in float32.
 //
 // Prologue  plain: x travels beside its weights.   norm: once a block.
 // Epilogues stand in linear.cuh.
@@ -34,9 +35,12 @@ constexpr int HEAD_COPIES = (ALL_PIECES + 31) / 32;
 // Adds the products of COUNT tiles below one another and 128 values of every token; x_row is where this lane's row of the
 // first 8 × 8 matrices begins.
 template <int COUNT> DEVICE void multiply(float (*total)[4], const u8* tiles, u32 x_row, int lane) {
-    float sum[COUNT][4];
+    constexpr bool PLAIN = !BF16;
+    constexpr u32 ONES = 0x3c003c00;  // of float16
+    float sum[COUNT][4], sum_of_x[4];
     uint4 codes[COUNT];
     Head head[COUNT];
+    PlainHead plain[COUNT];
     u32 x[4];
 #pragma unroll
     for (int step = 0; step < STEPS; step++) {
@@ -44,18 +48,31 @@ template <int COUNT> DEVICE void multiply(float (*total)[4], const u8* tiles, u3
 #pragma unroll
             for (int t = 0; t < COUNT; t++) codes[t] = read_codes(tiles + t * TILE_BYTES, step / 4, lane);
         if (step % 2 == 0) load_matrices(x, x_row + step * 32);
+        const u32 x0 = x[step % 2 * 2], x1 = x[step % 2 * 2 + 1];
+        const bool begins = step % GROUP_STEPS == 0, ends = step % GROUP_STEPS == GROUP_STEPS - 1;
+        if constexpr (PLAIN) {
+            if (begins) sum_of_x[0] = sum_of_x[1] = sum_of_x[2] = sum_of_x[3] = 0.0f;
+            mma(sum_of_x, ONES, ONES, ONES, ONES, x0, x1);
+        }
 #pragma unroll
         for (int t = 0; t < COUNT; t++) {
-            if (step % GROUP_STEPS == 0) {
-                head[t] = read_head(tiles + t * TILE_BYTES, step / GROUP_STEPS, lane / 4);
+            const u8* tile = tiles + t * TILE_BYTES;
+            if (begins) {
+                if constexpr (PLAIN) plain[t] = read_plain_head(tile, step / GROUP_STEPS, lane / 4);
+                else head[t] = read_head(tile, step / GROUP_STEPS, lane / 4);
                 sum[t][0] = sum[t][1] = sum[t][2] = sum[t][3] = 0.0f;
             }
             u32 a[4];
-            decode(word_of(codes[t], step), head[t], a);
-            mma(sum[t], a[0], a[1], a[2], a[3], x[step % 2 * 2], x[step % 2 * 2 + 1]);
-            if (step % GROUP_STEPS == GROUP_STEPS - 1)
+            if constexpr (PLAIN) plain_codes(word_of(codes[t], step), a);
+            else decode(word_of(codes[t], step), head[t], a);
+            mma(sum[t], a[0], a[1], a[2], a[3], x0, x1);
+            if (ends)
 #pragma unroll
-                for (int i = 0; i < 4; i++) total[t][i] += head[t].scale[i / 2] * sum[t][i];
+                for (int i = 0; i < 4; i++) {
+                    if constexpr (PLAIN)
+                        total[t][i] += plain[t].scale[i / 2] * __fmaf_rn(-plain[t].zero[i / 2], sum_of_x[i], sum[t][i]);
+                    else total[t][i] += head[t].scale[i / 2] * sum[t][i];
+                }
         }
     }
 }

@@ -47,6 +47,9 @@ constexpr int GROUP_BYTES = SHARE * (SLICES - 1) * EIGHT_BYTES, SUM_BYTES = WGS 
 // can do without goes to the others.
 constexpr int COPYING = 32, LAUNCHED = 65536 / (THREADS + SPARE) / 8 * 8, SPARED = (LAUNCHED * (WGS + 1) - COPYING) / WGS / 8 * 8;
 constexpr int REGISTERS = SPARED < 240 ? SPARED : 240;
+// Steps of 16 columns that are decoded while as many are multiplied, and steps of 128 that the compiler sees at once. More
+// leave fewer instructions, which take as long as the products of few tokens; those of more tokens wait for the decoding.
+constexpr int SERIES = TOKENS <= 32 && GROUP >= 64 ? 4 : 2, SEEN = TOKENS == 16 && GROUP == 128 ? 4 : 1;
 
 typedef float Sums[NT][4];  // of rows g and g + 8 (i / 2) of a warp's 16, and of tokens 8n + 2c + i % 2
 
@@ -136,17 +139,17 @@ DEVICE void multiply_group(Sums& sum, const uint4 (&codes)[2], const Head& head,
                            const Meanwhile& meanwhile) {
     u32 a[GROUP_STEPS][4];
 #pragma unroll
-    for (int i = 0; i < GROUP_STEPS; i += 2) {  // the tensor cores are busy with two steps while two are decoded
+    for (int i = 0; i < GROUP_STEPS; i += SERIES) {
 #pragma unroll
-        for (int j = i; j < i + 2; j++) decode(word_of(codes[(first + j) / 4], first + j), head, a[j]);
+        for (int j = i; j < i + SERIES; j++) decode(word_of(codes[(first + j) / 4], first + j), head, a[j]);
         wgmma_begin();
 #pragma unroll
-        for (int j = i; j < i + 2; j++) {
+        for (int j = i; j < i + SERIES; j++) {
             const int step = first + j;
             wgmma(sum, a[j], further(x, step / 4 * HALF_BYTES + step % 4 * 32), j != 0);
         }
         wgmma_end();
-        if (i + 2 < GROUP_STEPS) wgmma_wait<1>();  // else the compiler would decode all before the second series
+        if (i + SERIES < GROUP_STEPS) wgmma_wait<1>();  // else the compiler would decode all before the second series
     }
     meanwhile();
     wgmma_wait();
@@ -167,7 +170,7 @@ DEVICE void multiply(const Shared& shared, const u8* ring, const Turn& turn, Slo
 #pragma unroll
     for (int n = 0; n < NT; n++) total[n][0] = total[n][1] = total[n][2] = total[n][3] = 0.0f;
     read();
-#pragma unroll 1
+#pragma unroll SEEN
     for (int step = turn.first; step < turn.past; step++) {
         const int at = uniform(slot.at);
 #pragma unroll

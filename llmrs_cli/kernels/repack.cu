@@ -54,9 +54,8 @@ DEVICE u32 eight_codes(const Part& part, int row, int word) {
     const u32* tile = tile_of(part, row, word * 8);
     const int pair = row % 16 / 8 + word % 2 * 2, half = word % 16 / 8, step = word % 8 / 2;
     for (int c = 0; c < 4; c++) {
-        const u32 bits = tile[half * 128 + (row % 8 * 4 + c) * 4 + step];
-        const u32 plain = __funnelshift_r(bits, bits, 6 + 4 * pair);
-        found |= ((plain & 15) | (plain >> 16 & 15) << 4) << 8 * c;
+        const u32 codes = tile[half * 128 + (row % 8 * 4 + c) * 4 + step] >> 4 * pair;
+        found |= ((codes & 15) | (codes >> 16 & 15) << 4) << 8 * c;
     }
     return found;
 }
@@ -170,9 +169,8 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) repack(
 #pragma unroll
     for (int step = 0; step < 8; step++) {
         const int word = right * 16 + step * 2;
-        const u32 plain = apart(byte_of(top + g, word)) | apart(byte_of(top + g + 8, word)) << 4 |
-                          apart(byte_of(top + g, word + 1)) << 8 | apart(byte_of(top + g + 8, word + 1)) << 12;
-        words[step] = __funnelshift_r(plain, plain, 32 - 6);
+        words[step] = apart(byte_of(top + g, word)) | apart(byte_of(top + g + 8, word)) << 4 |
+                      apart(byte_of(top + g, word + 1)) << 8 | apart(byte_of(top + g + 8, word + 1)) << 12;
     }
     uint4* to = reinterpret_cast<uint4*>(tile);
     to[lane] = make_uint4(words[0], words[1], words[2], words[3]);

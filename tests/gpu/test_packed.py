@@ -78,7 +78,7 @@ def run(
     m, layout = len(x), case.matrix.layout
     deep, hopper = device.shared_limit >= DEEP_SHARED, device.loader.arch == packed_plans.HOPPER
     if m <= packed_small.MAX_TOKENS:
-        own = packed_plans.stream_plan(device.multiprocessors, layout.group, deep, hopper)
+        own = packed_plans.stream_plan(device.multiprocessors, layout, deep, hopper)
         small(device, bf16, stream or own, epilogue, case.matrix, out, x=x, bias=bias)
     else:
         tiles = packed_plans.tile_plan(device.multiprocessors, m, layout.group, deep, hopper)
@@ -144,7 +144,7 @@ def test_norm_comes_first(device: CudaDevice, bf16: bool, m: int, k: int, group:
     picked = residual.astype(np.float64)
     normed = picked / np.sqrt((picked**2).mean(axis=1, keepdims=True) + 1e-6) * gamma
     hopper = device.loader.arch == packed_plans.HOPPER
-    plan = packed_plans.stream_plan(device.multiprocessors, case.matrix.layout.group, True, hopper)
+    plan = packed_plans.stream_plan(device.multiprocessors, case.matrix.layout, True, hopper)
     out = cp.full((m, 384), np.nan, cp.float32)
     small(
         device, bf16, plan, "logits", case.matrix, out,

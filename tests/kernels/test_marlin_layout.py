@@ -45,10 +45,6 @@ def layout_of(w: Packed4) -> Layout:
 # -- a slow reader, written from the drawing alone ----------------------------------------------------------
 
 
-def rotated_right(word: int, by: int) -> int:
-    return ((word >> by) | (word << (32 - by))) & 0xFFFFFFFF
-
-
 def half_of(bits: int) -> float:
     return float(np.array([bits], np.uint16).view(np.float16)[0])
 
@@ -58,13 +54,16 @@ def brain_of(bits: int) -> float:
 
 
 def decoded(word: int, zeros: tuple[int, int], bf16: bool) -> list[tuple[float, float]]:
-    """The four registers (low, high) that a lane makes of a word: code - zero, through 16 + code."""
-    shift, mask, sixteen = (3, 0x00780078, 0x41804180) if bf16 else (0, 0x03C003C0, 0x4C004C00)
+    """The four registers (low, high) that a lane makes of a word: code - zero, by way of base + code."""
     value = brain_of if bf16 else half_of
     out = []
     for pair in range(4):
-        bits = (rotated_right(word, 4 * pair + shift) & mask) | sixteen
-        offset = value((sixteen & 0xFFFF) + (zeros[pair % 2] << (3 if bf16 else 6)))
+        if bf16:
+            shift, place, base = 4 * pair, 0, 0x4300  # 128
+        else:
+            shift, place, base = pair // 2 * 8, pair % 2 * 4, (0x6400, 0x5400)[pair % 2]  # 1024 or 64
+        bits = (word >> shift) & (0x000F000F << place) | base * 0x00010001
+        offset = value(base + (zeros[pair % 2] << place))
         out.append((value(bits & 0xFFFF) - offset, value(bits >> 16) - offset))
     return out
 

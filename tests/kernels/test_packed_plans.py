@@ -23,7 +23,7 @@ def deep(arch: str) -> bool:
 @pytest.mark.parametrize("arch", BLOCK_LIMITS)
 @given(layout=LAYOUTS, m=st.integers(1, packed_small.MAX_TOKENS))
 def test_streams_fit_every_gpu(arch: str, layout: Layout, m: int) -> None:
-    plan = packed_plans.stream_plan(132, layout.group, deep(arch), arch == packed_plans.HOPPER)
+    plan = packed_plans.stream_plan(132, layout, deep(arch), arch == packed_plans.HOPPER)
     assert plan.shared_bytes(layout, m, normed=False) <= BLOCK_LIMITS[arch]
     assert 1 <= plan.grid(layout) <= 132
     assert packed_small.unit(False, layout.group, plan) in packed_units(False, layout.group, arch)

@@ -269,8 +269,8 @@ class PackedProducts:
         return self.device.shared_limit >= DEEP_SHARED
 
     def _stream_plan(self, weight: PackedLinear) -> packed_small.StreamPlan:
-        group = weight.matrix.layout.group
-        return packed_plans.stream_plan(self.device.multiprocessors, group, self._deep, self._hopper)
+        count, layout = self.device.multiprocessors, weight.matrix.layout
+        return packed_plans.stream_plan(count, layout, self._deep, self._hopper)
 
     def _wide_plan(self, m: int, weight: PackedLinear) -> PackedWidePlan | None:
         count, layout = self.device.multiprocessors, weight.matrix.layout

@@ -16,7 +16,6 @@ from llmrs_cli.kernels.simd.layout import LANES
 FOURS, BYTES, PAIRS = np.uint32(0x0F0F0F0F), np.uint32(0x00FF00FF), np.uint32(0x0000FFFF)
 TWO_FOURS, TWO_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F), np.uint64(0x00FF00FF00FF00FF)
 MIDDLE_FOURS, MIDDLE_BYTES = np.uint64(0x00F000F000F000F0), np.uint64(0x0000FF000000FF00)
-LAST_26 = np.uint64(0x03FFFFFF03FFFFFF)
 UNIT_TILES, TILE_WORDS, HEADS = 4, 16, 256
 """Of `marlin_layout`: tiles below one another, words of eight columns in a row of a tile, words of codes before scales."""
 
@@ -136,7 +135,7 @@ def put_steps(stream, to, tile, at):
     """Two steps, 32 columns of sixteen rows: four words of each lane, two at a time in 64 bits."""
     for g in range(8):
         word, near = at + 16 * g, to + g
-        a, b, c, d = plain(tile, word), plain(tile, word + 4), plain(tile, word + 8), plain(tile, word + 12)
+        a, b, c, d = two(tile, word), two(tile, word + 4), two(tile, word + 8), two(tile, word + 12)
         a, c = exchange(a, c, 8, TWO_BYTES)
         b, d = exchange(b, d, 8, TWO_BYTES)
         a, b = exchange(a, b, 4, TWO_FOURS)
@@ -148,10 +147,9 @@ def put_steps(stream, to, tile, at):
 
 
 @inner
-def plain(tile, at):
-    """Two words of a tile, rotated back: low codes of their four pairs in the lower halves, high ones above."""
-    words = np.uint64(tile[at]) | np.uint64(tile[at + 1]) << np.uint64(32)
-    return ((words >> np.uint64(6)) & LAST_26) | ((words << np.uint64(26)) & ~LAST_26)
+def two(tile, at):
+    """Two words of a tile: low codes of their four pairs in the lower halves, high ones above."""
+    return np.uint64(tile[at]) | np.uint64(tile[at + 1]) << np.uint64(32)
 
 
 @inner

@@ -11,6 +11,7 @@ more                 dequantise, a slab at a time, and cuBLASLt
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from llmrs_cli.kernels import (
     dequantise,
@@ -40,20 +41,25 @@ COPY_TOKENS = 128
 H200, and a first token after 256 takes 1.1 ms more."""
 WARPS = {16: 16, 32: 12, 64: 8, 128: 8}
 """Of a block, by tokens of its tile: as many as leave each thread the registers that it needs."""
-LONG, LONG_WARPS = 4, 16
-"""Columns for each row of W from which on a product of few tokens has so many warps: 4 % less for the 7B's down."""
+LONG = 3
+"""Columns for each row of W from which on few tokens are better multiplied by more warps: 4 % less for the 7B's down."""
 SLAB_BYTES = 32 << 20
 """Dequantised at a time, so that the L2 cache still holds it when cuBLASLt reads it."""
 
 
 def stream_plan(multiprocessors: int, layout: Layout, deep: bool, hopper: bool) -> StreamPlan:
     """For few tokens of a linear, on a GPU with much shared memory (`deep`) or little."""
-    long = hopper and layout.columns >= LONG * layout.rows
-    return _stream(multiprocessors, LONG_WARPS if long else 12 if deep else 8, deep, hopper)
+    usual, long = _streams(multiprocessors, deep, hopper)
+    return long if layout.columns >= LONG * layout.rows else usual
 
 
-def _stream(multiprocessors: int, warps: int, deep: bool, hopper: bool) -> StreamPlan:
-    return StreamPlan(multiprocessors, warps, room=(220 if hopper else 160 if deep else 96) << 10)
+def _streams(multiprocessors: int, deep: bool, hopper: bool) -> tuple[StreamPlan, StreamPlan]:
+    """For most linears, and for those with long K."""
+    if not hopper:
+        plan = StreamPlan(multiprocessors, 12 if deep else 8, room=(160 if deep else 96) << 10)
+        return plan, plan
+    usual = StreamPlan(multiprocessors, 12, stages=3, room=220 << 10)
+    return usual, replace(usual, warps=16, stages=2)
 
 
 def wide_plan(multiprocessors: int, m: int, layout: Layout, hopper: bool) -> PackedWidePlan | None:
@@ -96,11 +102,10 @@ def _tiles(multiprocessors: int, tokens: int, deep: bool, hopper: bool) -> TileP
 def units(bf16: bool, group: int, deep: bool, hopper: bool) -> tuple[Unit, ...]:
     """Every translation unit that 4-bit weights of one group size need."""
     plans = (_tiles(1, size, deep, hopper) for size in tile_sizes(group, hopper))
-    streams = (12, LONG_WARPS) if hopper else (12,) if deep else (8,)
     return (
         repack.unit(bf16),
         dequantise.unit(bf16, group),
-        *(packed_small.unit(bf16, group, _stream(1, warps, deep, hopper)) for warps in streams),
+        *(packed_small.unit(bf16, group, plan) for plan in dict.fromkeys(_streams(1, deep, hopper))),
         *(packed_large.unit(bf16, group, plan) for plan in plans),
     )
 

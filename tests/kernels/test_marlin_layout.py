@@ -53,22 +53,28 @@ def brain_of(bits: int) -> float:
     return float(np.array([bits << 16], np.uint32).view(np.float32)[0])
 
 
-def decoded(word: int, zeros: tuple[int, int], bf16: bool) -> list[tuple[float, float]]:
-    """The four registers (low, high) that a lane makes of a word: code - zero, by way of base + code."""
-    value = brain_of if bf16 else half_of
+def decoded(word: int, zeros: tuple[int, int], kind: str) -> list[tuple[float, float]]:
+    """The four registers (low, high) that a lane makes of a word: code - zero, by way of base + code.
+
+    "plain" codes stand beside no exponent: subnormal numbers, as the zero is.
+    """
+    value = brain_of if kind == "bf16" else half_of
     out = []
     for pair in range(4):
-        if bf16:
+        if kind == "bf16":
             shift, place, base = 4 * pair, 0, 0x4300  # 128
         else:
             shift, place, base = pair // 2 * 8, pair % 2 * 4, (0x6400, 0x5400)[pair % 2]  # 1024 or 64
+        unit = 1.0
+        if kind == "plain":
+            base, unit = 0, 2.0 ** (place - 24)
         bits = (word >> shift) & (0x000F000F << place) | base * 0x00010001
         offset = value(base + (zeros[pair % 2] << place))
-        out.append((value(bits & 0xFFFF) - offset, value(bits >> 16) - offset))
+        out.append(((value(bits & 0xFFFF) - offset) / unit, (value(bits >> 16) - offset) / unit))
     return out
 
 
-def walk(stream: NDArray[np.uint8], layout: Layout, bf16: bool) -> Floats:
+def walk(stream: NDArray[np.uint8], layout: Layout, kind: str) -> Floats:
     """The matrix that a kernel multiplies with: every tile, lane and step, at the addresses it would use."""
     out = np.full(layout.padded, np.nan, np.float32)
     flat = stream.reshape(-1)
@@ -84,7 +90,7 @@ def walk(stream: NDArray[np.uint8], layout: Layout, bf16: bool) -> Floats:
                     word = int(words[step // 4 * 128 + lane * 4 + step % 4])
                     group = step * 16 // layout.group
                     own = [int(heads[group * 16 + g * 2 + half]) for half in (0, 1)]
-                    pairs = decoded(word, (own[0] >> 16, own[1] >> 16), bf16)
+                    pairs = decoded(word, (own[0] >> 16, own[1] >> 16), kind)
                     for pair, (low, high) in enumerate(pairs):
                         row = down * UNIT_ROWS + tile * 16 + g + pair % 2 * 8
                         k = across * TILE_COLUMNS + step * 16 + 2 * c + pair // 2 * 8
@@ -93,11 +99,11 @@ def walk(stream: NDArray[np.uint8], layout: Layout, bf16: bool) -> Floats:
     return out
 
 
-@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("kind", ["bf16", "f16", "plain"])
 @pytest.mark.parametrize("group", [32, 64, 128, 256])
-def test_who_reads_as_a_kernel_reads_finds_the_canonical_weights(group: int, bf16: bool) -> None:
+def test_who_reads_as_a_kernel_reads_finds_the_canonical_weights(group: int, kind: str) -> None:
     w = weight(70, 200, group)
-    found = walk(packed(w), layout_of(w), bf16)
+    found = walk(packed(w), layout_of(w), kind)
     assert found[:70, :200].tolist() == w.dequantise().tolist()
     assert not found[70:].any()
     assert not np.isnan(found).any()

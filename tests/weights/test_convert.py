@@ -231,7 +231,7 @@ def test_only_a_converted_checkpoint_can_be_checked(source: Path) -> None:
 
 
 def test_a_copy_for_another_version_says_so(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(manifests, "LAYOUT", manifests.LAYOUT + 1)
+    monkeypatch.setattr(manifests, "LAYOUT", 99)
     with pytest.raises(ModelError, match="for another version of llmrs"):
         open_checkpoint(copy)
 
